@@ -47,12 +47,12 @@ def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Re
     if connector is None:
         return None
     drafts = bool(speculative.config_of(options))
-    stages = options.get("pipeline_parallel_size", 1)
-    why = connector.refused(environment, drafts=drafts, stages=stages)
+    pp = options.get("pipeline_parallel_size", 1)
+    why = connector.refused(environment, drafts=drafts, pp=pp)
     if why is None:
         return None
     with_ours = {**environment, variables.OFFLOAD.name: "1"}
-    helps = connector.refused(with_ours, drafts=drafts, stages=stages) is None
+    helps = connector.refused(with_ours, drafts=drafts, pp=pp) is None
     return Refusal(why, f"{variables.OFFLOAD.name}=1" if helps else None)
 
 

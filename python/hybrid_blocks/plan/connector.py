@@ -35,19 +35,25 @@ class Connector(msgspec.Struct, frozen=True):
         )
 
     def refused(
-        self, environment: Mapping[str, str], *, drafts: bool = False, stages: int = 1
+        self, environment: Mapping[str, str], *, drafts: bool = False, pp: int = 1, dcp: int = 1
     ) -> str | None:
         """Return why level ``natural`` refuses it under these variables; None if it does not.
 
-        ``drafts`` tells whether the engine drafts tokens, ``stages`` are its pipeline stages.
+        ``drafts`` tells whether the engine drafts tokens. ``pp`` and ``dcp`` count its ranks of
+        pipeline and decode context parallelism.
         """
-        if stages > 1:
+        if pp > 1:
             return "pipeline parallelism beside a KV connector"
+        if dcp > 1:
+            return "decode context parallelism beside a KV connector"
         if self.weighs:
             reasons = (child.refused(environment, drafts=drafts) for child in self.listed)
             return next(filter(None, reasons), None)
         if self.pulls:
             return self._refused_as_pulls(drafts=drafts)
+        return self._refused_as_offload(environment)
+
+    def _refused_as_offload(self, environment: Mapping[str, str]) -> str | None:
         if not self._knows_slabs:
             return f"the KV connector {self.name}"
         # The spec takes no `store` under vLLM's connector: its engine does not start.

@@ -101,7 +101,8 @@ def _of_pair(features: Features) -> str | None:
     if name is None or name not in OURS:
         return None
     drafts = features.speculative is not None
-    return Connector.of(asked(name)).refused({}, drafts=drafts, stages=features.pp)
+    connector = Connector.of(asked(name))
+    return connector.refused({}, drafts=drafts, pp=features.pp, dcp=features.dcp)
 
 
 def _line(table: Recorded, feature: str, model: str) -> Line:

@@ -42,6 +42,7 @@ def attach(scheduler: Any) -> Provenance:
         scheduler.hash_block_size,
         scheduler.requests,
         num_drafts=scheduler.num_spec_tokens,
+        dcp_world_size=scheduler.dcp_world_size,
         is_async=isinstance(scheduler, AsyncScheduler),
         zeroes_blocks=isinstance(config, NaturalKVCacheConfig) and config.zeroes_single_blocks,
     )

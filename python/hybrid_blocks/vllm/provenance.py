@@ -27,7 +27,8 @@ Holder = tuple[Life, Group, int]
 class Provenance:
     """Whose tokens the content of each block follows from.
 
-    ``requests`` are the scheduler's, by id. ``zeroes_blocks`` says that ids to zero name blocks of
+    ``requests`` are the scheduler's, by id. ``dcp_world_size`` ranks share out each block of
+    attention. ``zeroes_blocks`` says that ids to zero name blocks of
     full attention, not slabs.
     """
 
@@ -38,6 +39,7 @@ class Provenance:
         requests: Mapping[str, Any],
         *,
         num_drafts: int = 0,
+        dcp_world_size: int = 1,
         is_async: bool = False,
         zeroes_blocks: bool = False,
     ) -> None:
@@ -47,7 +49,10 @@ class Provenance:
         # What was accepted of the drafts in flight is not known when their step is copied from.
         self._is_exact = not (is_async and num_drafts)
         self._zeroes_blocks = zeroes_blocks
-        self._groups = [group_of(config, number) for number in range(len(config.kv_cache_groups))]
+        self._groups = [
+            group_of(config, number, dcp_world_size)
+            for number in range(len(config.kv_cache_groups))
+        ]
         self._per_slab = {group.pool: group.per_slab for group in self._groups}
         self._per_slab |= {group.kept_pool: group.kept_per_slab for group in self._groups}
         # All groups of states have blocks of one size, of one pool.

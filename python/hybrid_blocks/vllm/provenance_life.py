@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MambaSpec
 
 from hybrid_blocks.vllm.specs import kind_of
@@ -120,7 +121,7 @@ class Content:
     length: int | None = None
 
 
-def group_of(config: KVCacheConfig, number: int) -> Group:
+def group_of(config: KVCacheConfig, number: int, dcp_world_size: int) -> Group:
     """Return the facts of a group of a configuration, over blocks or over slabs."""
     spec: Any = config.kv_cache_groups[number].kv_cache_spec
     kind = kind_of(spec)
@@ -134,7 +135,7 @@ def group_of(config: KVCacheConfig, number: int) -> Group:
         per_slab=sizes[0],
         kept_pool=pools[1],
         kept_per_slab=sizes[1],
-        block_size=spec.block_size,
+        block_size=resolve_dcp_kv_block_size(spec, dcp_world_size),
         is_state=isinstance(spec, MambaSpec),
         is_cached=getattr(spec, "prefix_cacheable", True),
         is_zeroed=isinstance(spec, FullAttentionSpec),

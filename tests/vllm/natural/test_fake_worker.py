@@ -62,6 +62,8 @@ class Mix:
     """How many of the drafts are right."""
     checkpoint_format: StateFormat = "full"
     """How level ``natural`` keeps checkpoints; others keep them as they are."""
+    dcp: int = 1
+    """Ranks that each hold a part of every attention block."""
 
     @property
     def has_windows(self) -> bool:
@@ -78,6 +80,16 @@ class Mix:
             _groups(self.groups, self.drafter),
             prefix_cache_retention_interval=self.retention_interval,
         )
+
+    def of_rank(self, config: KVCacheConfig) -> KVCacheConfig:
+        """Return the configuration of a rank; the fake worker plays all of them."""
+        groups = [
+            replace(group, kv_cache_spec=replace(spec, block_size=spec.block_size // self.dcp))
+            if (spec := group.kv_cache_spec).dcp_sharded
+            else group
+            for group in config.kv_cache_groups
+        ]
+        return replace(config, kv_cache_groups=groups)
 
     def configure(self, config: VllmConfig) -> None:
         """Switch on in vLLM's configuration what the mix asks for."""
@@ -174,6 +186,9 @@ MIXES = {
     "full-sliding-state-drafts-bf16": Mix(
         (full(16), sliding(16, 33), state(2)), 70, 2, checkpoint_format="bf16"
     ),
+    "full-on-2-ranks": Mix((full(16),), 30, dcp=2),
+    "full-state-on-2-ranks": Mix((full(32), state(), state()), 50, dcp=2),
+    "mla-state-on-4-ranks": Mix((mla(64), state(2)), 50, 2, dcp=4),
     "uncached-states": Mix((full(16), state(2, "none", MAX_MODEL_LEN)), 40, 2, False),
 }
 
@@ -235,7 +250,8 @@ def started(
         hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
         with patch.dict(os.environ, checkpoints):
             scheduler = scheduler_over(
-                config,
+                mix.of_rank(config),
+                dcp=mix.dcp,
                 num_requests=MAX_NUM_REQUESTS,
                 max_model_len=MAX_MODEL_LEN,
                 max_num_batched_tokens=random.choice((24, 37, 64, 203)),

@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hybrid_blocks.model import Model, PlanError, load_model
@@ -16,6 +17,7 @@ from hybrid_blocks.plan.natural_refusals import natural_refusals
 from hybrid_blocks.vllm.level import CHECKPOINTS
 from hybrid_blocks.vllm.natural import concurrency, stock
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
 from natural.engine import Engine, installed
 
@@ -56,6 +58,24 @@ def has_stages(name: str, pp: int) -> bool:
 def test_all_pipeline_stages_cut_the_slabs_of_the_plan(name: str, pp: int) -> None:
     deployment = Deployment(max_model_len=16_384, pp=pp, in_flight_batches=1)
     check_plan(load_model(name), deployment, "full")
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5-27B", "Kimi-Linear-48B-A3B", "Phi-4"])
+def test_ranks_that_share_out_blocks_hold_more_tokens(name: str) -> None:
+    model, deployment = load_model(name), Deployment(max_model_len=16_384, in_flight_batches=1)
+    ranks: Any = {"parallel_config__decode_context_parallel_size": 4}
+    alone, shared = Engine(model, deployment, MEMORY), Engine(model, deployment, MEMORY, **ranks)
+    config = shared.kv_cache_config
+    assert isinstance(config, NaturalKVCacheConfig)
+    hash_blocks = [
+        resolve_kv_cache_block_sizes(one.scheduler_config(), one.config)[1]
+        for one in (alone, shared)
+    ]
+    assert hash_blocks[1] == 4 * hash_blocks[0]
+    held = shared.capacity()[0] / alone.capacity()[0]
+    # A state is not shared out.
+    assert held < 4 if model.is_hybrid else held == pytest.approx(4, 0.01)
+    assert held > 2
 
 
 def check_plan(model: Model, deployment: Deployment, checkpoint_format: StateFormat) -> None:

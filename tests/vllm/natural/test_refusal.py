@@ -103,14 +103,17 @@ def test_a_refused_engine_plans_as_vllm_does(name: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "why"),
+    ("name", "option", "why"),
     [
-        ("decode_context_parallel_size", "context parallelism"),
-        ("prefill_context_parallel_size", "context parallelism"),
+        ("Qwen3.5-27B", "prefill_context_parallel_size", "prefill context parallelism"),
+        # Windows are whole on all ranks.
+        ("gpt-oss-20b", "decode_context_parallel_size", "attention blocks of [16, 32] tokens"),
     ],
 )
-def test_parallelism_over_layers_or_tokens_is_refused(option: str, why: str) -> None:
-    engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+def test_tokens_that_ranks_cannot_share_out_alike_are_refused(
+    name: str, option: str, why: str
+) -> None:
+    engine = Engine(load_model(name), DEPLOYMENT, MEMORY)
     setattr(engine.config.parallel_config, option, 2)
     assert refusal.reason(engine.config, engine.specs) == why
 
@@ -237,13 +240,14 @@ def test_own_offload_is_laid_out_in_slabs(name: str) -> None:
     assert isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
 
 
-def test_a_connector_beside_pipeline_stages_is_refused() -> None:
+@pytest.mark.parametrize("split", ["pipeline", "decode_context"])
+def test_a_connector_beside_layers_or_tokens_that_are_split_is_refused(split: str) -> None:
     engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
-    engine.config.parallel_config.pipeline_parallel_size = 2
+    setattr(engine.config.parallel_config, f"{split}_parallel_size", 2)
     assert refusal.reason(engine.config, engine.specs) is None
     spec = {"spec_name": "HybridOffloadingSpec"}
     engine.config.kv_transfer_config = connector("OffloadingConnector", **spec)
-    why = "pipeline parallelism beside a KV connector"
+    why = f"{split.replace('_', ' ')} parallelism beside a KV connector"
     assert refusal.reason(engine.config, engine.specs) == why
 
 

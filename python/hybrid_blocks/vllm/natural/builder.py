@@ -27,7 +27,12 @@ class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
             notice.refused(why)
             return super().get_kv_cache_groups(vllm_config, kv_cache_spec)
         checkpoint_format = formats.served(vllm_config, kv_cache_spec)
-        return natural.make_groups(kv_cache_spec, checkpoint_format, stages.stage_of())
+        return natural.make_groups(
+            kv_cache_spec,
+            checkpoint_format,
+            stages.stage_of(),
+            vllm_config.parallel_config.decode_context_parallel_size,
+        )
 
     def get_kv_cache_config_from_groups(
         self, vllm_config: VllmConfig, kv_cache_groups: list[KVCacheGroupSpec], num_blocks: int

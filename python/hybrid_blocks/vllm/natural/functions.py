@@ -34,7 +34,12 @@ def get_kv_cache_groups(
         notice.refused(why)
         return vllm_get_kv_cache_groups(vllm_config, kv_cache_spec)
     checkpoint_format = formats.served(vllm_config, kv_cache_spec)
-    groups = natural.make_groups(kv_cache_spec, checkpoint_format, stages.stage_of())
+    groups = natural.make_groups(
+        kv_cache_spec,
+        checkpoint_format,
+        stages.stage_of(),
+        vllm_config.parallel_config.decode_context_parallel_size,
+    )
     _utils._annotate_eagle_groups(
         vllm_config,
         kv_cache_spec,

@@ -29,13 +29,15 @@ from hybrid_blocks.vllm.recurrent import heads_of
 class SlabGroupSpec(KVCacheGroupSpec):
     """A group of level ``natural``. The type tells it from vLLM's wherever groups are passed on.
 
-    All groups of an engine carry the format of its checkpoints. ``layers_by_stage`` are the names
+    All groups of an engine carry the format of its checkpoints, and the ranks among which decode
+    context parallelism shares out a block's tokens. ``layers_by_stage`` are the names
     of the group's layers on each pipeline stage. ``layer_names`` are those of one stage where the
     group is a worker's, and those of all in the plan of the whole model.
     """
 
     checkpoint_format: StateFormat = "full"
     layers_by_stage: tuple[tuple[str, ...], ...] = ()
+    dcp_world_size: int = 1
 
 
 def are_natural(groups: Sequence[KVCacheGroupSpec]) -> bool:
@@ -47,6 +49,7 @@ def make_groups(
     specs: Mapping[str, KVCacheSpec],
     checkpoint_format: StateFormat = "full",
     stage_of: Mapping[str, int] | None = None,
+    dcp_world_size: int = 1,
 ) -> list[KVCacheGroupSpec]:
     """Group layers: attention layers of one spec together, state layers in as many as pay.
 
@@ -57,7 +60,8 @@ def make_groups(
     """
     groups: list[KVCacheGroupSpec] = []
     num_stages = 1 + max((stage_of or {}).values(), default=0)
-    for group in lay_out(cached_layers(specs, checkpoint_format, stage_of)).groups:
+    layers = cached_layers(specs, checkpoint_format, stage_of, dcp_world_size)
+    for group in lay_out(layers).groups:
         names = [str(layer.name) for layer in group.layers]
         members = [specs[name] for name in names]
         spec = type(members[0]).merge(members)
@@ -72,6 +76,7 @@ def make_groups(
                 spec,
                 checkpoint_format=checkpoint_format,
                 layers_by_stage=tuple(map(tuple, held)),
+                dcp_world_size=dcp_world_size,
             )
         )
     return groups
@@ -91,7 +96,8 @@ def layout_of(groups: Sequence[KVCacheGroupSpec]) -> Layout:
     """Return how slabs are cut for groups that were made here."""
     slabs = [group for group in groups if isinstance(group, SlabGroupSpec)]
     stages = [group.layers_by_stage for group in slabs]
-    return cut_slabs(layer_groups(slabs, stages, slabs[0].checkpoint_format))
+    first = slabs[0]
+    return cut_slabs(layer_groups(slabs, stages, first.checkpoint_format, first.dcp_world_size))
 
 
 def make_config(

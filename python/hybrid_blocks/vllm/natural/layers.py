@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     KVCacheGroupSpec,
@@ -22,12 +23,13 @@ def cached_layers(
     specs: Mapping[str, KVCacheSpec],
     checkpoint_format: StateFormat = "full",
     stage_of: Mapping[str, int] | None = None,
+    dcp_world_size: int = 1,
 ) -> list[CachedLayer]:
     """Return what the layout asks of each layer, in vLLM's order. One layer must have attention.
 
     ``stage_of`` names the pipeline stages of layers that are not on the first one.
     """
-    block_tokens, stages = attention_block(specs.values()), stage_of or {}
+    block_tokens, stages = attention_block(specs.values(), dcp_world_size), stage_of or {}
     return [
         _cached(name, spec, block_tokens, checkpoint_format, stages.get(name, 0))
         for name, spec in specs.items()
@@ -38,10 +40,11 @@ def layer_groups(
     groups: Iterable[KVCacheGroupSpec],
     layers_by_stage: Iterable[Sequence[Sequence[str]]],
     checkpoint_format: StateFormat = "full",
+    dcp_world_size: int = 1,
 ) -> list[LayerGroup]:
     """Return the groups of the layout that vLLM's groups are, with the layers of all stages."""
     groups = list(groups)
-    block_tokens = attention_block(group.kv_cache_spec for group in groups)
+    block_tokens = attention_block((group.kv_cache_spec for group in groups), dcp_world_size)
     return [
         LayerGroup(
             f"{_kind(group.kv_cache_spec).name}.{number}",
@@ -55,9 +58,10 @@ def layer_groups(
     ]
 
 
-def attention_block(specs: Iterable[KVCacheSpec]) -> int:
-    """Return the tokens of an attention block."""
-    return next(spec.block_size for spec in specs if isinstance(spec, AttentionSpec))
+def attention_block(specs: Iterable[KVCacheSpec], dcp_world_size: int) -> int:
+    """Return the tokens of an attention block, on all ranks of decode context parallelism."""
+    spec = next(spec for spec in specs if isinstance(spec, AttentionSpec))
+    return resolve_dcp_kv_block_size(spec, dcp_world_size)
 
 
 def _cached(

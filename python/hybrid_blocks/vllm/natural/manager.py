@@ -44,8 +44,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     @classmethod
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
         """Return why slabs cannot be managed for an engine, or ``None`` if they can."""
-        if max(kwargs.get("dcp_world_size", 1), kwargs.get("pcp_world_size", 1)) > 1:
-            return "context parallelism"
+        if kwargs.get("pcp_world_size", 1) > 1:
+            return "prefill context parallelism"
         if kwargs.get("metrics_collector") is not None:
             return "KV-cache residency metrics"
         return super().unsupported_reason(kv_cache_config, **kwargs)
@@ -82,7 +82,13 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         kept_pools = self.kv_cache_config.kept_pools or (None,) * len(pools)
         specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
         groups = [
-            replace(group, pool=pool, kept_pool=kept, block_size=spec.block_size)
+            replace(
+                group,
+                pool=pool,
+                kept_pool=kept,
+                # Hits of a state may end at each hash block, but it holds a whole request's tokens.
+                block_size=spec.block_size if isinstance(spec, MambaSpec) else group.block_size,
+            )
             for group, pool, kept, spec in zip(
                 geometry.groups, pools, kept_pools, specs, strict=True
             )
@@ -191,15 +197,14 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         pool: Any = self.block_pool
         if not self.enable_kv_cache_events:
             return
-        groups = self.kv_cache_config.kv_cache_groups
-        for number, (group, found) in enumerate(zip(groups, blocks.blocks, strict=True)):
+        managers = self.coordinator.single_type_managers
+        for number, (manager, found) in enumerate(zip(managers, blocks.blocks, strict=True)):
             if not found:
                 continue
-            size = group.kv_cache_spec.block_size
-            if isinstance(group.kv_cache_spec, MambaSpec):
+            if isinstance(manager.kv_cache_spec, MambaSpec):
                 pool.kv_event_queue.append(events.stored_tail(pool, request, number, num_tokens))
             else:
-                pool.emit_cached_block_events(request, len(found), size, number)
+                pool.emit_cached_block_events(request, len(found), manager.block_size, number)
 
     @cached_property
     def _pool_names(self) -> tuple[str, ...]:

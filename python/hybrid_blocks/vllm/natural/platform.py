@@ -44,8 +44,8 @@ def size_blocks(
 ) -> None:
     """Give attention its kernels' block, and states one column for a request's life.
 
-    A Mamba block is longer than any request with its drafts, a multiple of the attention block, and
-    is not padded.
+    A Mamba block is longer than any request with its drafts, and is not padded. It is a multiple of
+    the tokens of an attention block on all ranks.
     """
     cache = vllm_config.cache_config
     if not cache.user_specified_block_size:
@@ -55,5 +55,6 @@ def size_blocks(
         )
     if cache.mamba_cache_mode == "align":
         longest = vllm_config.model_config.max_model_len + vllm_config.num_speculative_tokens
-        cache.mamba_block_size = round_up(longest + 1, cache.block_size)
+        dcp = vllm_config.parallel_config.decode_context_parallel_size
+        cache.mamba_block_size = round_up(longest + 1, dcp * cache.block_size)
     cache.mamba_page_size_padded = None

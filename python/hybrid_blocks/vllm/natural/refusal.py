@@ -9,6 +9,7 @@ from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import AttentionBackend
+from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     FullAttentionSpec,
@@ -57,8 +58,7 @@ def _of_config(config: VllmConfig) -> str | None:
     observability = getattr(config, "observability_config", None)
     connector = _of_connector(config)
     refused = {
-        "context parallelism": parallel.decode_context_parallel_size > 1
-        or parallel.prefill_context_parallel_size > 1,
+        "prefill context parallelism": parallel.prefill_context_parallel_size > 1,
         str(connector): connector is not None,
         "auxiliary outputs": config.aux_output_config.enabled,
         "HiSparse": config.attention_config.hisparse_config is not None,
@@ -93,7 +93,8 @@ def _of_connector(config: VllmConfig) -> str | None:
     return connector.refused(
         os.environ,
         drafts=config.speculative_config is not None,
-        stages=config.parallel_config.pipeline_parallel_size,
+        pp=config.parallel_config.pipeline_parallel_size,
+        dcp=config.parallel_config.decode_context_parallel_size,
     )
 
 
@@ -112,7 +113,8 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
         if why := _of_layer(spec):
             return f"{why} ({name})"
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
-    sizes = sorted({spec.block_size for spec in attention})
+    dcp = config.parallel_config.decode_context_parallel_size
+    sizes = sorted({resolve_dcp_kv_block_size(spec, dcp) for spec in attention})
     full = {spec for spec in attention if isinstance(spec, FullAttentionSpec)}
     # A block is not cleared when attention takes it again: what is left in it must be numbers in
     # the format that it is read in, so that a weight of 0 hides it.
