@@ -201,7 +201,7 @@ def test_drafts_keep_an_engine_that_reads_prompts_of_others_at_level_manager() -
 
 @pytest.mark.usefixtures("no_vllm")
 def test_less_than_what_is_asked_for_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = ("--model", "Phi-4", "--dcp", "2")
+    refused = ("--model", "Phi-4", "--pcp", "2")
     assert asked(*refused)[0] == 0
     code, output = asked(*refused, "--level", "natural")
     assert code == 3
