@@ -88,6 +88,8 @@ def _move(
     if host_ids is None or host_places is None:
         lists.check_device("ids and places", group.device, ids, places)
     else:
+        # Backends tell lists on the host by their type.
+        ids, places = host_ids, host_places
         group.checks.bounds("ids", host_ids)
         records.check(host_places, apart=direction == "gather")
         if direction == "scatter":

@@ -94,6 +94,19 @@ def test_what_was_gathered_scatters_back_to_the_same_state(backend: Backend) -> 
     check()
 
 
+@pytest.mark.parametrize("direction", [gather_blocks, scatter_blocks])
+def test_tensors_on_the_host_reach_a_backend_as_arrays(direction: Any) -> None:
+    """A backend takes a tensor for one on the device, and its address for one there."""
+    group = BlockTensors([torch.zeros(4, 40, device=DEVICE)])
+    ids, places = (torch.tensor(ids, dtype=torch.int32) for ids in ([3, 1], [0, 3]))
+    name = direction.__name__
+    with mock.patch.object(implementation(gather_scatter.__name__, DEVICE, "naive"), name) as ran:
+        direction(group, ids, buffer(6 * 64), places, 64, backend="naive")
+    _, _, told_ids, _, told_places, _ = ran.call_args.args
+    assert type(told_ids) is type(told_places) is np.ndarray
+    assert (told_ids.tolist(), told_places.tolist()) == ([3, 1], [0, 3])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("direction", ["gather", "scatter"])
 def test_a_list_of_several_launches_keeps_each_pair(
