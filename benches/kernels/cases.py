@@ -1,7 +1,7 @@
 """The work that is timed, with its byte floor, its reference and its competitors."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +9,16 @@ import torch
 from hybrid_blocks.kernels import (
     Backend,
     BlockTensors,
+    Place,
+    Run,
+    StateLayout,
+    StatePools,
+    convert_states,
     copy_blocks,
     gather_blocks,
     scatter_blocks,
 )
+from hybrid_blocks.kernels.convert_states import naive
 from peers import BatchedCopies, indexed_copy, vllm_copies, vllm_step, vllm_swap
 
 HEAD = 128  # of every model here: a head's state is 128 x 128 floats
@@ -182,6 +188,28 @@ class States:
         made += [torch.empty(recurrent, device="cuda") for _ in range(self.layers)]
         return [random_fill(tensor) for tensor in made]
 
+    def apart(self, state_format: str, slots: int, device: str = "cuda") -> StatePools:
+        """Return running states of ``slots`` requests, and as many checkpoints in a format."""
+        numbers = HEAD * HEAD
+        conv_bytes = self.conv_columns * self.conv_channels * 2
+        layout = StateLayout(
+            state_format=state_format,
+            num_running=slots,
+            num_kept=slots,
+            page_bytes=conv_bytes + self.heads * numbers * 4,
+            heads=self.heads,
+            numbers=numbers,
+            runs=(),
+        )
+        page, kept = layout.page_bytes, -(-layout.kept_bytes // 128) * 128
+        end = slots * self.layers * page
+        run = Run(
+            self.layers, Place(0, page, self.layers * page), Place(end, kept, self.layers * kept)
+        )
+        size = end + slots * self.layers * kept
+        arena = random_fill(torch.empty(size, dtype=torch.uint8, device=device))
+        return StatePools(arena, replace(layout, runs=(run,)))
+
 
 QWEN_27B = States(48, 48, 10240, 3)  # Qwen3.5-27B
 QWEN_9B = States(24, 32, 8192, 5)  # Qwen3.5-9B with two drafts: 49.88 MiB a request
@@ -192,6 +220,29 @@ def step_of_slabs(count: int = 17, slab_bytes: int = 37 << 20) -> Case:
     arena = random_fill(torch.empty(6 * count, slab_bytes, dtype=torch.uint8, device="cuda"))
     name = f"{count} slabs of {slab_bytes >> 20} MiB in one arena"
     return block_copies(name, [arena], count, by_torch=vllm_step)
+
+
+def conversions(pools: StatePools, count: int, *, keeps: bool) -> Case:
+    """Keep ``count`` states in the format of checkpoints, or bring them back, all layers."""
+    layout = pools.layout
+    sets = layout.num_running // count
+    order = np.random.default_rng(0).permutation(layout.num_running).astype(np.int32)
+    ids = order[: sets * count].reshape(sets, count)
+    lists = [torch.from_numpy(row).to(pools.device) for row in ids]
+
+    def reference(i: int) -> None:
+        naive.convert(pools, ids[i % sets], ids[(i + 1) % sets], keeps=keeps)
+
+    done = "keep" if keeps else "bring back"
+    moved = count * pools.num_layers * (layout.page_bytes + layout.kept_bytes)
+    case = Case(f"{done} {count} states, {layout.state_format}", [pools.arena], reference, moved)
+    for backend in FAST:
+        case.calls[backend] = lambda i, b=backend: convert_states(
+            pools, lists[i % sets], lists[(i + 1) % sets], keeps=keeps, backend=b
+        )
+    case.calls["torch"] = reference
+    case.host = lambda i: convert_states(pools, ids[i % sets], ids[(i + 1) % sets], keeps=keeps)
+    return case
 
 
 def odd_pages(count: int = 2048, size: int = 33_333) -> Case:
@@ -342,5 +393,10 @@ def all_cases() -> Iterator[Case]:
         yield offload.case("gather", "90 to 97 %")
         yield offload.case("scatter", "85 to 95 %")
         del offload
+    for state_format in ("int8", "fp8", "bf16"):
+        pools = QWEN_27B.apart(state_format, 32)
+        yield conversions(pools, 8, keeps=True)
+        yield conversions(pools, 8, keeps=False)
+        del pools
     yield compaction()
     yield odd_pages()

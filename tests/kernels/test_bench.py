@@ -56,6 +56,29 @@ def test_a_reference_that_changes_nothing_is_an_error(bench: Any) -> None:
         case.is_right(lambda _: None)
 
 
+@pytest.mark.parametrize("state_format", ["int8", "fp8", "bf16"])
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_conversion_changes_the_checkpoints_or_the_states(
+    bench: Any, keeps: bool, state_format: str
+) -> None:
+    states = bench.cases.States(layers=2, heads=3, conv_channels=40, conv_columns=3)
+    pools = states.apart(state_format, 4, "cpu")
+    case = bench.cases.conversions(pools, 2, keeps=keeps)
+    layout = pools.layout
+    assert case.floor_bytes == 2 * 2 * (layout.page_bytes + layout.kept_bytes)
+    running_bytes = 4 * 2 * layout.page_bytes
+    before = pools.arena.clone()
+    with mock.patch.object(torch.cuda, "synchronize"):
+        case.reference(0)
+        is_same = [
+            torch.equal(pools.arena[part], before[part])
+            for part in (slice(running_bytes), slice(running_bytes, None))
+        ]
+        assert is_same == [keeps, not keeps]
+        assert case.is_right(case.host)
+        assert not case.is_right(lambda _: None)
+
+
 def test_a_spread_is_the_median_between_the_tenth_and_the_ninetieth_percentile(bench: Any) -> None:
     spread = bench.summary.Spread.of([i * 1e-6 for i in range(1, 102)])
     assert spread.median == pytest.approx(51e-6)
