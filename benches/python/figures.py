@@ -248,7 +248,7 @@ def run_hits(arguments: argparse.Namespace) -> Iterator[str]:
     order = {name: at for at, name in enumerate(choice.loads)}
     rows = list(_printed(hits.run(choice, arguments.data, path, jobs=arguments.jobs)))
     rows.sort(key=lambda row: (order[row["load"]], row["model"], row["gib"]))
-    sys.stdout.writelines(f"{line}\n" for line in hits.table(rows))
+    sys.stdout.writelines(f"{line}\n" for line in (*hits.table(rows), "", *hits.summary(rows)))
     return hits.check(rows)
 
 

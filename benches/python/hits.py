@@ -14,7 +14,9 @@ from functools import partial
 from importlib.metadata import version
 from itertools import groupby, product
 from multiprocessing import get_context
+from operator import itemgetter
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 from _record import Record, Row, code_of
@@ -76,6 +78,8 @@ VLLM = tuple(
 OF_BOUND = {"agents": 0.99, "agent trace": 0.99}
 """The share of what attention alone allows that an unbounded cache has to reach."""
 OTHERS_OF_BOUND = 0.97
+ALIKE = 0.0005
+"""Hit rates that differ by less are equal."""
 
 
 VARIANTS = {variant.name: variant for variant in (*VLLM, *OURS)}
@@ -286,6 +290,27 @@ def table(rows: Iterable[Row]) -> Iterator[str]:
             )
             theirs = f"; vLLM {_theirs(case):.1%}" if _has_vllm(case) else ""
             yield f"  {share:>9} {case[0]['gib']:>9,.1f} GiB: {ours}{theirs}"
+
+
+def summary(rows: Iterable[Row]) -> Iterator[str]:
+    """Write a table of models: in how many cases the default hits more than vLLM's best, or less.
+
+    Cases that differ by less than ``ALIKE`` count as equal. Points are percent of prompt tokens.
+    """
+    yield "| model | cases | more | equal | less | mean difference | least |"
+    yield "|---|---|---|---|---|---|---|"
+    for (model,), found in _by(sorted(rows, key=itemgetter("model")), "model"):
+        gains = [
+            row["hit_rate"] - _theirs(case)
+            for _, case in _by(found, "load", "share")
+            for row in case
+            if row["variant"] == OURS[0].name and _has_vllm(case)
+        ]
+        if not gains:
+            continue
+        more, less = sum(it >= ALIKE for it in gains), sum(it <= -ALIKE for it in gains)
+        counts = f"{len(gains)} | {more} | {len(gains) - more - less} | {less}"
+        yield f"| {model} | {counts} | {100 * fmean(gains):+.1f} | {100 * min(gains):+.2f} |"
 
 
 def check(rows: list[Row]) -> Iterator[str]:

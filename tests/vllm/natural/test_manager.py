@@ -150,9 +150,9 @@ def test_the_configuration_decides_which_manager_there_is() -> None:
 def test_slabs_cannot_be_managed_by_managers_that_do_not_know_them() -> None:
     config = Groups.HYBRID.natural_config(20, MAX_LEN)
     with pytest.raises(
-        InvalidArgumentError, match="context parallelism; set HYBRID_BLOCKS=manager"
+        InvalidArgumentError, match="prefill context parallelism; set HYBRID_BLOCKS=manager"
     ):
-        KVCacheManager(config, MAX_LEN, 704, 16, dcp_world_size=2)
+        KVCacheManager(config, MAX_LEN, 704, 16, pcp_world_size=2)
 
 
 def test_a_request_takes_slots_for_its_states_once_and_blocks_by_number() -> None:

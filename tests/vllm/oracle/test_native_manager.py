@@ -74,7 +74,7 @@ def test_an_uncached_group_whose_blocks_are_no_hash_blocks_falls_back() -> None:
 def test_context_parallelism_and_residency_metrics_are_covered_and_not_over_slabs() -> None:
     config = ENGINES["full"].config()
     for options, reason in (
-        ({"dcp_world_size": 2, "pcp_world_size": 2}, "context parallelism"),
+        ({"dcp_world_size": 2, "pcp_world_size": 2}, "prefill context parallelism"),
         ({"metrics_collector": object()}, "KV-cache residency metrics"),
     ):
         assert unsupported_reason(config, **options) is None
