@@ -65,18 +65,12 @@ def builder_class(cls: type[Platform], vllm_config: VllmConfig) -> str:  # noqa:
     return f"{NaturalKVCacheConfigBuilder.__module__}.{NaturalKVCacheConfigBuilder.__qualname__}"
 
 
-def project_kv_cache_groups_to_worker(
-    global_kv_cache_groups: list[KVCacheGroupSpec], worker_spec: dict[str, KVCacheSpec]
-) -> list[KVCacheGroupSpec]:
-    """Return the groups with the layers of one pipeline stage."""
-    if natural.are_natural(global_kv_cache_groups):
-        return natural.of_worker(global_kv_cache_groups, worker_spec)
-    return vllm_project_kv_cache_groups_to_worker(global_kv_cache_groups, worker_spec)
-
-
 FUNCTIONS = (
     (vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),
-    (vllm_project_kv_cache_groups_to_worker, project_kv_cache_groups_to_worker),
+    (
+        vllm_project_kv_cache_groups_to_worker,
+        stages.keeping_all(vllm_project_kv_cache_groups_to_worker),
+    ),
     (
         vllm_get_global_kv_cache_groups,
         stages.knowing_stages(vllm_get_global_kv_cache_groups),

@@ -77,21 +77,15 @@ def max_memory_usage_bytes_from_groups(
     return vllm_max_memory_usage_bytes_from_groups(vllm_config, kv_cache_groups)
 
 
-def project_kv_cache_groups_to_worker(
-    global_kv_cache_groups: list[KVCacheGroupSpec], worker_spec: dict[str, KVCacheSpec]
-) -> list[KVCacheGroupSpec]:
-    """Return the groups with the layers of one pipeline stage."""
-    if natural.are_natural(global_kv_cache_groups):
-        return natural.of_worker(global_kv_cache_groups, worker_spec)
-    return vllm_project_kv_cache_groups_to_worker(global_kv_cache_groups, worker_spec)
-
-
 FUNCTIONS = (
     (vllm_get_kv_cache_groups, get_kv_cache_groups),
     (vllm_get_kv_cache_config_from_groups, get_kv_cache_config_from_groups),
     (vllm_pool_bytes_per_block, pool_bytes_per_block),
     (vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),
-    (vllm_project_kv_cache_groups_to_worker, project_kv_cache_groups_to_worker),
+    (
+        vllm_project_kv_cache_groups_to_worker,
+        stages.keeping_all(vllm_project_kv_cache_groups_to_worker),
+    ),
     (vllm_get_kv_cache_configs, stages.knowing_stages(vllm_get_kv_cache_configs)),
 )
 """What is replaced of vLLM's functions, and what takes its place."""

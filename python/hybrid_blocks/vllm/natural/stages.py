@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import torch
 from vllm.config import VllmConfig
 from vllm.distributed import parallel_state
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec, KVCacheSpec
+
+from hybrid_blocks.vllm.natural.groups import are_natural, of_worker
 
 Plan = TypeVar("Plan")
 Held = TypeVar("Held")
@@ -31,6 +34,21 @@ def knowing_stages(plan: Callable[..., Plan]) -> Callable[..., Plan]:
             return plan(*args, **kwargs)
 
     return planned
+
+
+def keeping_all(project: Callable[..., list[KVCacheGroupSpec]]) -> Callable[..., Any]:
+    """Return vLLM's function that cuts groups down to a worker's layers.
+
+    Groups of level ``natural`` remember the layers of all stages.
+    """
+
+    @wraps(project)
+    def projected(
+        groups: list[KVCacheGroupSpec], specs: dict[str, KVCacheSpec]
+    ) -> list[KVCacheGroupSpec]:
+        return of_worker(groups, specs) if are_natural(groups) else project(groups, specs)
+
+    return projected
 
 
 @contextmanager
