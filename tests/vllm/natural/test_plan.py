@@ -155,6 +155,16 @@ def test_vllms_own_plan_fills_the_same_bytes_where_the_user_sets_a_number_of_sla
     assert engine.config.cache_config.num_gpu_blocks_override == 60
 
 
+@pytest.mark.parametrize("name", ["Gemma-3-27B", "Kimi-Linear-48B-A3B"])
+def test_layers_that_workers_add_to_a_group_get_no_memory(name: str) -> None:
+    """Workers add the layers that read another layer's cache."""
+    config = Engine(load_model(name), Deployment(max_model_len=16_384), MEMORY).kv_cache_config
+    held = [list(tensor.layers) for tensor in config.kv_cache_tensors]
+    for group in config.kv_cache_groups:
+        group.layer_names.append("shares")
+    assert [list(tensor.layers) for tensor in config.kv_cache_tensors] == held
+
+
 def test_a_configuration_reaches_workers_whole() -> None:
     engine = Engine(load_model("Qwen3.5-27B"), Deployment(max_model_len=16_384), MEMORY)
     config = engine.kv_cache_config

@@ -26,7 +26,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from natural.engine import Backend, Engine, installed
+from natural.engine import Backend, Engine, StateLayer, installed
 
 MEMORY = 24 * 2**30
 DEPLOYMENT = Deployment(max_model_len=16_384)
@@ -107,7 +107,11 @@ def test_a_refused_engine_plans_as_vllm_does(name: str, why: str) -> None:
     [
         ("Qwen3.5-27B", "prefill_context_parallel_size", "prefill context parallelism"),
         # Windows are whole on all ranks.
-        ("gpt-oss-20b", "decode_context_parallel_size", "attention blocks of [16, 32] tokens"),
+        (
+            "gpt-oss-20b",
+            "decode_context_parallel_size",
+            "windowed attention beside decode context parallelism",
+        ),
     ],
 )
 def test_tokens_that_ranks_cannot_share_out_alike_are_refused(
@@ -262,3 +266,22 @@ def test_a_stage_that_cannot_read_slabs_keeps_them_from_the_others() -> None:
     assert alone.config.cache_config.block_size == 16
     assert engine.config.cache_config.block_size == 784
     assert not isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
+
+
+def test_a_drafter_that_holds_whole_blocks_is_refused_where_ranks_share_them_out() -> None:
+    engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+    engine.config.parallel_config.decode_context_parallel_size = 2
+    for method, why in (("dflash", "a block drafter beside decode"), ("mtp", None)):
+        drafts: Any = SimpleNamespace(method=method)
+        engine.config.speculative_config = drafts
+        assert str(refusal._of_config(engine.config)).startswith(str(why))
+
+
+def test_a_stage_without_attention_sizes_blocks_for_the_backends_of_the_others() -> None:
+    engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
+    states = {n: one for n, one in engine.layers.items() if isinstance(one, StateLayer)}
+    engine.config.compilation_config.static_forward_context = states
+    assert Platform._find_non_ssm_backends(engine.config) == []
+    with patch.object(stages, "gathered", lambda _, own: [own, [PackedBackend], [PackedBackend]]):
+        found: list[Any] = Platform._find_non_ssm_backends(engine.config)
+    assert found == [PackedBackend]

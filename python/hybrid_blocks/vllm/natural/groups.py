@@ -137,7 +137,9 @@ def _tensors(names: list[str], layout: Layout, number: int, num_slabs: int) -> l
     region, stride = run * num_slabs, run // layout.blocks_per_slab[number]
     common: dict[str, Any] = {"size": layout.slab_bytes * num_slabs, "block_stride": stride}
     if layout.num_regions == 1:
-        return [KVCacheTensor(layers=names, layer_stride=place, **common)] if names else []
+        # A copy: workers add layers to a group that read the cache of one of its own.
+        layers = list(names)
+        return [KVCacheTensor(layers=layers, layer_stride=place, **common)] if names else []
     return [
         KVCacheTensor(
             layers=names[first : first + layout.num_regions],

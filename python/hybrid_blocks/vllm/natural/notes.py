@@ -15,7 +15,7 @@ def planned(vllm_config: VllmConfig, plan: ArenaPlan, vllm: tuple[int, float] | 
     """Say what the bytes hold, and what vLLM would log of them: its blocks and concurrency."""
     notice.refused(None)
     length = vllm_config.model_config.max_model_len
-    theirs = "nothing" if vllm is None else f"{vllm[1]:.2f}x in {vllm[0]:,} blocks"
+    theirs = f"{vllm[1]:.2f}x in {vllm[0]:,} blocks" if vllm else "nothing to compare"
     logger.info_once(
         "hybrid_blocks: %s hold %.2fx requests of %s tokens in %s slabs of %s; vLLM would log %s",
         human(plan.arena_bytes),
@@ -27,6 +27,8 @@ def planned(vllm_config: VllmConfig, plan: ArenaPlan, vllm: tuple[int, float] | 
     )
     for group in plan.groups:
         slots = plan.num_slots(group)
+        if slots is not None:
+            slots //= vllm_config.parallel_config.decode_context_parallel_size
         logger.info_once(
             "hybrid_blocks: group %s: %s layers, pool %s, %s blocks a slab%s",
             group.name,

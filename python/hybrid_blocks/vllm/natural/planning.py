@@ -37,6 +37,7 @@ def _functions() -> tuple[tuple[Any, Any], ...]:
 def _methods() -> dict[str, Any]:
     return {
         "_align_hybrid_block_size": platform.align_hybrid_block_size,
+        "_find_non_ssm_backends": platform.find_non_ssm_backends,
         **releases.installed.planning().METHODS,
     }
 

@@ -14,11 +14,24 @@ from hybrid_blocks.vllm.natural import refusal, stages
 
 vllm_customize_attention_spec = utils.customize_attention_spec
 vllm_align_hybrid_block_size: Any = Platform.__dict__["_align_hybrid_block_size"]
+vllm_find_non_ssm_backends: Any = Platform.__dict__["_find_non_ssm_backends"]
 
 
 def customize_attention_spec(backend: type[AttentionBackend], spec: AttentionSpec) -> AttentionSpec:
     """Return the backend's spec of a layer, marked where level ``natural`` cannot serve it."""
     return refusal.mark(backend, vllm_customize_attention_spec(backend, spec))
+
+
+def find_non_ssm_backends(
+    cls: type[Platform], vllm_config: VllmConfig
+) -> list[type[AttentionBackend]]:
+    """Return the attention backends of all pipeline stages, so that all size blocks alike.
+
+    A stage without attention would else size nothing, and leave the others waiting for its specs.
+    """
+    own = vllm_find_non_ssm_backends.__func__(cls, vllm_config)
+    held = stages.gathered(vllm_config, own)
+    return list(dict.fromkeys(backend for backends in held for backend in backends))
 
 
 def align_hybrid_block_size(

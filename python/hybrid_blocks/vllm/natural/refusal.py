@@ -58,6 +58,11 @@ def _of_config(config: VllmConfig) -> str | None:
     observability = getattr(config, "observability_config", None)
     connector = _of_connector(config)
     refused = {
+        # Workers tell the engine core alone that these hold whole blocks on each rank.
+        "a block drafter beside decode context parallelism": (
+            parallel.decode_context_parallel_size > 1
+            and getattr(config.speculative_config, "method", None) in ("dflash", "dspark")
+        ),
         "prefill context parallelism": parallel.prefill_context_parallel_size > 1,
         str(connector): connector is not None,
         "auxiliary outputs": config.aux_output_config.enabled,
@@ -114,6 +119,7 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
             return f"{why} ({name})"
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     dcp = config.parallel_config.decode_context_parallel_size
+    is_full = all(isinstance(spec, FullAttentionSpec) for spec in attention)
     sizes = sorted({resolve_dcp_kv_block_size(spec, dcp) for spec in attention})
     full = {spec for spec in attention if isinstance(spec, FullAttentionSpec)}
     # A block is not cleared when attention takes it again: what is left in it must be numbers in
@@ -123,11 +129,12 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
     clears_alike = bool(states) and zeroes_single_blocks(config)
     unit = config.cache_config.prefix_match_unit
     refused = {
+        "windowed attention beside decode context parallelism": dcp > 1 and not is_full,
         f"attention blocks of {sizes} tokens": len(sizes) > 1,
         f"attention caches of {len(formats)} number formats": len(formats) > 1,
         "recurrent states of several shapes": len({spec.shapes for spec in states}) > 1,
         "windowed attention beside states on vLLM's first CPU model runner": clears_alike
-        and not all(isinstance(spec, FullAttentionSpec) for spec in attention),
+        and not is_full,
         f"full attention of {len(full)} kinds beside states on vLLM's first CPU model runner": (
             clears_alike and len(full) > 1
         ),
