@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import vllm.logger
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.vllm.grant import Grant
@@ -18,6 +19,8 @@ from .engine import Engine, installed
 @pytest.fixture(autouse=True)
 def natural(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(CHECKPOINTS, "learned/format=int8")
+    # A line that another test of this process logged would not be logged again.
+    vllm.logger._print_warning_once.cache_clear()
     with installed():
         yield
 
