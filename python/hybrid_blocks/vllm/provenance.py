@@ -28,8 +28,7 @@ class Provenance:
     """Whose tokens the content of each block follows from.
 
     ``requests`` are the scheduler's, by id. ``dcp_world_size`` ranks share out each block of
-    attention. ``zeroes_blocks`` says that ids to zero name blocks of
-    full attention, not slabs.
+    attention. ``zeroes_blocks`` says that ids to zero name blocks of full attention, not slabs.
     """
 
     def __init__(

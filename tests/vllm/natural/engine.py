@@ -149,6 +149,7 @@ class Engine(plan_oracle.Oracle):
         latent = any(layer.cache.kind == "mla" for layer in model.layers)
         self.backend = backend or (LatentBackend if latent else Backend)
         self.config = plan_oracle._vllm_config(model, deployment)
+        self.config.parallel_config.pipeline_parallel_size = deployment.pp
         self.config.cache_config.kv_cache_layout = layout
         self.config.cache_config.block_size = 64 if latent else 16
         self.config.cache_config.mamba_block_size = deployment.length(model)

@@ -56,7 +56,7 @@ def has_stages(name: str, pp: int) -> bool:
     ("name", "pp"), [(name, pp) for name in SERVED for pp in (2, 3, 4) if has_stages(name, pp)]
 )
 def test_all_pipeline_stages_cut_the_slabs_of_the_plan(name: str, pp: int) -> None:
-    deployment = Deployment(max_model_len=16_384, pp=pp, in_flight_batches=1)
+    deployment = Deployment(max_model_len=16_384, pp=pp, in_flight_batches=pp)
     check_plan(load_model(name), deployment, "full")
 
 

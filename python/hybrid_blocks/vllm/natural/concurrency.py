@@ -21,11 +21,10 @@ def get_max_concurrency_for_kv_cache_config(
     if not isinstance(kv_cache_config, NaturalKVCacheConfig):
         return vllm_get_max_concurrency_for_kv_cache_config(vllm_config, kv_cache_config)
     plan = arena_plan(vllm_config, kv_cache_config)
-    groups, theirs = kv_cache_config.kv_cache_groups, None
-    config = None
+    config = theirs = None
     # The scheduler has the layers of the first pipeline stage alone.
     if vllm_config.parallel_config.pipeline_parallel_size == 1:
-        config = stock.config(vllm_config, groups, plan.arena_bytes)
+        config = stock.config(vllm_config, kv_cache_config.kv_cache_groups, plan.arena_bytes)
     if config is not None:
         runs = vllm_get_max_concurrency_for_kv_cache_config(vllm_config, config)
         theirs = config.num_blocks, runs

@@ -30,9 +30,9 @@ class SlabGroupSpec(KVCacheGroupSpec):
     """A group of level ``natural``. The type tells it from vLLM's wherever groups are passed on.
 
     All groups of an engine carry the format of its checkpoints, and the ranks among which decode
-    context parallelism shares out a block's tokens. ``layers_by_stage`` are the names
-    of the group's layers on each pipeline stage. ``layer_names`` are those of one stage where the
-    group is a worker's, and those of all in the plan of the whole model.
+    context parallelism shares out a block's tokens. ``layers_by_stage`` are the names of the
+    group's layers on each pipeline stage. ``layer_names`` are those of one stage where the group is
+    a worker's, and those of all in the plan of the whole model.
     """
 
     checkpoint_format: StateFormat = "full"

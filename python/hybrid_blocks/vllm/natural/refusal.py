@@ -133,8 +133,9 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
         f"attention blocks of {sizes} tokens": len(sizes) > 1,
         f"attention caches of {len(formats)} number formats": len(formats) > 1,
         "recurrent states of several shapes": len({spec.shapes for spec in states}) > 1,
-        "windowed attention beside states on vLLM's first CPU model runner": clears_alike
-        and not is_full,
+        "windowed attention beside states on vLLM's first CPU model runner": (
+            clears_alike and not is_full
+        ),
         f"full attention of {len(full)} kinds beside states on vLLM's first CPU model runner": (
             clears_alike and len(full) > 1
         ),

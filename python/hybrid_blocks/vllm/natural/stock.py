@@ -49,9 +49,9 @@ def with_stock_blocks(
     Follows ``Platform._align_hybrid_block_size``, but for the grain of internal checkpoints.
     """
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
-    first: Any = next((s for s in specs.values() if not isinstance(s, MambaSpec)), None)
-    if not states or first is None:
+    if not states:
         return dict(specs)
+    first: Any = next(spec for spec in specs.values() if not isinstance(spec, MambaSpec))
     per_token, block = first.page_size_bytes // first.block_size, first.block_size
     if current_platform.is_cpu() and not vllm_config.cache_config.user_specified_block_size:
         block = CPU_BLOCK_TOKENS
