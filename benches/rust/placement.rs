@@ -26,7 +26,8 @@ fn warm(client: u16) -> Placement {
             _ => Some(Departure::InPrompt((1 << (number % 15)) - 1)),
         };
         let left = |departure| Leaving { author: class, departure, num_before: Some(0) };
-        placement.on_prompt(class, departure.map(left));
+        let found = departure.map(left);
+        placement.on_prompt(class, found, found);
     }
     placement
 }

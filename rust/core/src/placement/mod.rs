@@ -2,7 +2,7 @@
 //! earlier ones. It knows tokens and blocks by number, no store: any set of rules can ask it.
 //!
 //! ```text
-//! distances <- departures <- choose <- Placement      authors, pressure: facts for it
+//! distances <- departures <- choose, classes <- Placement      authors, pressure: facts for it
 //! ```
 //! The caller tells what it sees:
 //! 1. [`Authors`]: which prompt computed each attention block.
@@ -14,6 +14,7 @@
 mod again;
 mod authors;
 mod choose;
+mod classes;
 mod departures;
 mod distances;
 mod outlook;
@@ -29,7 +30,7 @@ pub use outlook::Outlook;
 pub use pressure::Pressure;
 
 use choose::{Demand, choose};
-use departures::{Departures, Rates};
+use classes::Classes;
 use distances::Distances;
 
 /// What computing and keeping costs, in tokens.
@@ -123,8 +124,10 @@ pub struct Placement {
     /// A length is a multiple of this.
     alignment: u32,
     distances: Distances,
-    /// By class. Those of client 0 are of the prompts of all clients.
-    of: Vec<Departures>,
+    /// How far prompts found earlier ones: it decides where checkpoints go.
+    found: Classes,
+    /// How far they share them, though part of that was evicted: it decides what checkpoints are worth.
+    shared: Classes,
     again: Again,
 }
 
@@ -136,22 +139,25 @@ impl Placement {
             costs,
             alignment,
             distances: Distances::new(alignment),
-            of: vec![Departures::prior(); NUM_BEGINNINGS],
+            found: Classes::default(),
+            shared: Classes::default(),
             again: Again::default(),
         }
     }
 
-    /// A prompt of `class` was admitted, and leaves an earlier one. That counts for the earlier one if
-    /// no prompt left it there before.
-    pub fn on_prompt(&mut self, class: PromptClass, leaving: Option<Leaving>) {
-        self.each(class, Departures::add_prompt);
-        if let Some(Leaving { author, departure, num_before }) = leaving {
-            if num_before.unwrap_or(0) == 0 {
-                self.each(author, |departures| departures.add(departure));
-            }
-            if let Some(num_before) = num_before {
-                self.again.add(num_before);
-            }
+    /// A prompt of `class` was admitted, and leaves an earlier one: where that is no longer `found`, and where
+    /// it is no longer `shared`. What they share and the cache has lost lies between. Each counts for the earlier
+    /// one if no prompt left it there before.
+    pub fn on_prompt(
+        &mut self,
+        class: PromptClass,
+        found: Option<Leaving>,
+        shared: Option<Leaving>,
+    ) {
+        self.found.on_prompt(class, found);
+        self.shared.on_prompt(class, shared);
+        if let Some(num_before) = found.and_then(|leaving| leaving.num_before) {
+            self.again.add(num_before);
         }
     }
 
@@ -161,23 +167,12 @@ impl Placement {
         self.again.chance(num_uses)
     }
 
-    /// Does something to what is known of a class, and of such prompts of all clients.
-    fn each(&mut self, class: PromptClass, change: impl Fn(&mut Departures)) {
-        change(&mut self.of[class.beginning as usize]);
-        if class.client > 0 {
-            if self.of.len() <= class.index() {
-                self.of.resize_with(class.index() + 1, Departures::default);
-            }
-            change(&mut self.of[class.index()]);
-        }
-    }
-
     /// Where a prompt leaves checkpoints, while bytes cost `price`: the tokens that the attention of
     /// one token, in their place, would save.
     #[must_use]
     pub fn plan(&self, prompt: Prompt, price: f64, most: usize) -> Plan {
         let cost = BOUNDARY_TOKENS + price * self.costs.state_tokens;
-        let rates = self.rates(prompt.class);
+        let rates = self.found.rates(prompt.class);
         let saved_by_end = rates.into_answer * rates.answer_tokens;
         let end =
             saved_by_end > price * self.costs.state_tokens && rates.into_answer > FOLLOW_SHARE;
@@ -221,7 +216,7 @@ impl Placement {
         lengths: &[u32],
         again: &[f64],
     ) -> Outlook {
-        let rates = self.rates(class);
+        let rates = self.shared.rates(class);
         let end = num_tokens / self.alignment * self.alignment;
         let served = rates.served(&self.distances);
         let reach = |&length: &u32| if length <= end { served.within(end - length) } else { 0.0 };
@@ -231,11 +226,6 @@ impl Placement {
             again: again.to_vec(),
             windows: None,
         }
-    }
-
-    fn rates(&self, class: PromptClass) -> Rates {
-        let own = self.of.get(class.index()).filter(|_| class.client > 0);
-        Departures::rates(&self.of[class.beginning as usize], own)
     }
 
     /// The branch, if a checkpoint there is worth its cost.

@@ -11,7 +11,8 @@ fn prompt(num_tokens: u32) -> Prompt {
 fn see(placement: &mut Placement, num_prompts: u32, departure: Option<Departure>) {
     let class = PromptClass::default();
     for _ in 0..num_prompts {
-        placement.on_prompt(class, departure.map(|departure| left_by(class, departure)));
+        let found = departure.map(|departure| left_by(class, departure));
+        placement.on_prompt(class, found, found);
     }
 }
 
@@ -75,6 +76,20 @@ fn a_distance_is_learned_within_300_prompts_and_so_is_another_one() {
 }
 
 #[test]
+fn places_are_where_prompts_are_found_and_worth_is_what_they_share() {
+    let (mut placement, class) = (Placement::new(COSTS, 16), PromptClass::default());
+    let left_at = |distance| Some(left_by(class, Departure::InPrompt(distance)));
+    for _ in 0..300 {
+        placement.on_prompt(class, left_at(3_000), left_at(0));
+    }
+    let lengths = placement.plan(prompt(16_000), 0.5, 1).lengths;
+    let &[place] = lengths.as_slice() else { panic!("one place, not {lengths:?}") };
+    assert!((12_000..=13_000).contains(&place), "attention is there up to 13,000, not {place}");
+    let values = placement.outlook(class, 16_000, &[13_000, 16_000], &[0.0; 2]).values();
+    assert!(values[0] < 0.1 * values[1], "{values:?}: all share the whole prompt");
+}
+
+#[test]
 fn prompts_that_nobody_goes_on_from_leave_nothing_where_memory_is_short() {
     let mut placement = Placement::new(COSTS, 16);
     see(&mut placement, 600, None);
@@ -96,8 +111,10 @@ fn clients_are_told_apart() {
     let mut placement = Placement::new(COSTS, 16);
     let [near, far] = [1, 2].map(|client| PromptClass { client, ..PromptClass::default() });
     for _ in 0..300 {
-        placement.on_prompt(near, Some(left_by(near, Departure::InPrompt(32))));
-        placement.on_prompt(far, Some(left_by(far, Departure::InPrompt(4_000))));
+        for (class, distance) in [(near, 32), (far, 4_000)] {
+            let found = Some(left_by(class, Departure::InPrompt(distance)));
+            placement.on_prompt(class, found, found);
+        }
     }
     let last = |class| {
         let plan = placement.plan(Prompt { class, ..prompt(16_000) }, 1.0, 1);

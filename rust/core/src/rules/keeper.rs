@@ -193,7 +193,11 @@ impl Keeper {
             self.authors.pop_front();
         }
         self.authors.push_back(visit.plan.author());
-        Some(self.sessions.turns.on_end(visit.class, visit.session, visit.draw, digests))
+        let end = self.sessions.turns.on_end(visit.class, visit.session, visit.draw, digests);
+        if self.traffic.pressure.now() <= 0.0 {
+            self.sessions.turns.share_none_so_far();
+        }
+        Some(end)
     }
 
     /// Gives the checkpoint after `num_tokens` tokens its priority in all groups. A request uses or leaves it, next to

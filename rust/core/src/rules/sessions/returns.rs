@@ -93,11 +93,14 @@ impl Returns {
         self.bucket(tag).iter_mut().find(|place| place.tag == tag)
     }
 
-    /// Looks up which requests a prompt of `digests` and a `session`, 0 for none, continues.
-    pub(super) fn take(&mut self, session: u64, digests: &[Digest]) -> Taken {
-        let tags = digests.iter().map(tag_of).enumerate().rev();
-        let last = tags.into_iter().find(|&(_, tag)| self.find(tag).is_some());
-        let shared = last.and_then(|(at, tag)| {
+    /// Looks up which requests a prompt of `digests` and a `session`, 0 for none, continues. The first `num_early` that
+    /// ended do not count as shared.
+    pub(super) fn take(&mut self, session: u64, digests: &[Digest], num_early: u64) -> Taken {
+        let mut tags = digests.iter().map(tag_of).enumerate().rev();
+        let last = tags.find(|&(_, tag)| self.find(tag).is_some());
+        let mut is_late = |tag| self.find(tag).is_some_and(|place| place.end > num_early);
+        let last_late = last.into_iter().chain(tags).find(|&(_, tag)| is_late(tag));
+        let shared = last_late.and_then(|(at, tag)| {
             let place = self.find(tag)?;
             let is_first = !std::mem::replace(&mut place.is_shared, true);
             is_first.then_some((place.end, at))
@@ -127,10 +130,10 @@ mod tests {
         let mut returns = Returns::default();
         returns.insert(tag_of(&digest(2)), (class, DRAW), 9);
         let path = [1, 2, 3].map(digest);
-        assert_eq!(returns.take(0, &path[..1]).earlier, None);
+        assert_eq!(returns.take(0, &path[..1], 0).earlier, None);
         let earlier = |is_first| Some(Earlier { end: 9, class, draw: DRAW, is_first });
-        assert_eq!(returns.take(0, &path).earlier, earlier(true));
-        assert_eq!(returns.take(0, &path).earlier, earlier(false));
+        assert_eq!(returns.take(0, &path, 0).earlier, earlier(true));
+        assert_eq!(returns.take(0, &path, 0).earlier, earlier(false));
     }
 
     #[test]
@@ -141,9 +144,22 @@ mod tests {
         returns.insert(tag_of(&path[0]), (class, DRAW), 4);
         returns.insert(tag_of(&path[1]), (class, DRAW), 5);
         returns.insert(77, (class, DRAW), 6);
-        assert_eq!(returns.take(77, &path[2..]).shared, None);
-        assert_eq!(returns.take(77, &path).shared, Some((5, 1)), "whatever its session is");
-        assert_eq!(returns.take(0, &path).shared, None);
+        assert_eq!(returns.take(77, &path[2..], 0).shared, None);
+        assert_eq!(returns.take(77, &path, 0).shared, Some((5, 1)), "whatever its session is");
+        assert_eq!(returns.take(0, &path, 0).shared, None);
+    }
+
+    #[test]
+    fn a_place_of_an_early_request_is_not_shared_but_one_before_it_may_be() {
+        let path = [1, 2, 3].map(|byte| Digest::from([byte; 32]));
+        let class = WorthClass::new(0, Hint::None);
+        let mut returns = Returns::default();
+        returns.insert(tag_of(&path[2]), (class, DRAW), 4);
+        returns.insert(tag_of(&path[0]), (class, DRAW), 5);
+        let taken = returns.take(0, &path, 4);
+        assert_eq!(taken.shared, Some((5, 0)));
+        assert_eq!(taken.earlier.map(|earlier| earlier.end), Some(4), "it goes on from there");
+        assert_eq!(returns.take(0, &path[2..], 4).shared, None);
     }
 
     #[test]
@@ -153,9 +169,9 @@ mod tests {
         returns.insert(77, (first, DRAW), 1);
         returns.reclass(77, second);
         let earlier = |is_first| Some(Earlier { end: 1, class: second, draw: DRAW, is_first });
-        assert_eq!(returns.take(77, &[]).earlier, earlier(true));
+        assert_eq!(returns.take(77, &[], 0).earlier, earlier(true));
         returns.reclass(77, first);
-        assert_eq!(returns.take(77, &[]).earlier, earlier(false), "it was used");
+        assert_eq!(returns.take(77, &[], 0).earlier, earlier(false), "it was used");
     }
 
     #[test]
@@ -163,9 +179,9 @@ mod tests {
         let class = WorthClass::new(1, Hint::Compacted);
         let mut returns = Returns::default();
         returns.insert(77, (class, DRAW), 1);
-        assert_eq!(returns.take(78, &[]).earlier, None);
+        assert_eq!(returns.take(78, &[], 0).earlier, None);
         assert_eq!(
-            returns.take(77, &[]).earlier,
+            returns.take(77, &[], 0).earlier,
             Some(Earlier { end: 1, class, draw: DRAW, is_first: true })
         );
     }

@@ -11,6 +11,8 @@ pub struct Turns {
     worth: Worth,
     returns: Returns,
     num_ended: u64,
+    /// Of those, the first ones, which do not count as shared.
+    num_early: u64,
 }
 
 /// What a prompt is a turn of.
@@ -50,7 +52,7 @@ impl Turns {
 
     /// A prompt of `digests` and a `session`, 0 for none, arrived.
     pub fn on_arrival(&mut self, session: u64, digests: &[Digest]) -> Turn {
-        let Taken { earlier, shared } = self.returns.take(session, digests);
+        let Taken { earlier, shared } = self.returns.take(session, digests, self.num_early);
         match earlier {
             Some(Earlier { end, class, draw, is_first: true }) => {
                 self.worth.on_continued(class);
@@ -64,6 +66,12 @@ impl Turns {
     /// The number of the last request that ended; the first one is 1.
     pub(crate) fn num_ended(&self) -> u64 {
         self.num_ended
+    }
+
+    /// Requests that ended so far do not count as shared. They are noted only where clients name sessions, and names
+    /// alone must change nothing.
+    pub(crate) fn share_none_so_far(&mut self) {
+        self.num_early = self.num_ended;
     }
 
     /// The chance that what a request of `class` leaves is gone on from, over the mean chance.

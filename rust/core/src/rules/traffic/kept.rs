@@ -84,6 +84,11 @@ impl Kept {
         self.found > MOST * self.missed
     }
 
+    /// Whether prompts find more of what they repeat than they miss of earlier turns.
+    pub(super) fn finds_more(&self) -> bool {
+        self.found > self.missed
+    }
+
     /// Whether conversations come back, and find next to nothing of what their earlier turns computed.
     pub(super) fn loses_turns(&self) -> bool {
         self.finds_little() && self.missed > MUCH * self.prompt

@@ -159,6 +159,34 @@ fn a_place_that_is_gone_is_not_counted_as_left() {
 }
 
 #[test]
+fn what_an_earlier_request_shares_beyond_what_is_found_makes_its_end_worth_more() {
+    let class = PromptClass::default();
+    let plan = CheckpointPlan { prompt_tokens: 6_000, class, ..CheckpointPlan::default() };
+    let author = Author { num_tokens: 6_000, class, ..Author::default() };
+    let worth = |earlier: Option<(Author, u32)>, found: f64| {
+        let (mut traffic, block) = (traffic(), BlockId(5));
+        let shared = Shared { hit: 4_000, matched: 4_000, reached: 4_000, last: Some(block) };
+        for _ in 0..64 {
+            traffic.on_computed(FULL, &[block], &plan);
+            (traffic.kept.found, traffic.kept.missed) = (found, 1_000.0);
+            traffic.on_prompt(class, Some(shared), earlier, 4_000);
+        }
+        // What is left behind saves so much that each of the two lasts a life only if it saves most.
+        traffic.kept.saved = 1e6 * traffic.costs.state_tokens;
+        let worth = traffic.worth(&plan, &[4_000, 6_000], |_| None);
+        worth[1] / worth[0].max(1e-9)
+    };
+    let unknown = worth(None, 9_000.0);
+    assert!(unknown < 1.0, "{unknown}: prompts leave 2,000 tokens before the end");
+    let shared = |length, found| worth(Some((author, length)), found);
+    let (shorter, longer) = (shared(3_000, 9_000.0), shared(6_000, 9_000.0));
+    assert!((shorter - unknown).abs() < 1e-9, "more is found than is known to be shared");
+    assert!(longer > 10.0, "{longer}: they share the whole prompt, and its end was evicted");
+    let lost = shared(6_000, 900.0);
+    assert!((lost - unknown).abs() < 1e-9, "{lost}: ends do not last where most is missed");
+}
+
+#[test]
 fn a_plan_says_which_of_its_places_is_a_branch() {
     let traffic = traffic();
     let prompt = Prompt { num_tokens: 600, branch: 300, num_left: 2, ..Prompt::default() };
