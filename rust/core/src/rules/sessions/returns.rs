@@ -158,7 +158,11 @@ mod tests {
         returns.insert(tag_of(&path[0]), (class, DRAW), 5);
         let taken = returns.take(0, &path, 4);
         assert_eq!(taken.shared, Some((5, 0)));
-        assert_eq!(taken.earlier.map(|earlier| earlier.end), Some(4), "it goes on from there");
+        assert_eq!(
+            taken.earlier.map(|earlier| earlier.end),
+            Some(4),
+            "the prompt continues the early request"
+        );
         assert_eq!(returns.take(0, &path[2..], 4).shared, None);
     }
 
