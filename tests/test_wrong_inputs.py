@@ -114,7 +114,6 @@ def base(command: str, folder: Path) -> list[str]:
     trace = folder / "trace.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-01 10:00:00.0,1000,24\n")
     return {
-        "completion": ["bash"],
         "doctor": ["--model", "Phi-4"],
         "plan": ["Granite-4.0-Micro", "--memory", "24GiB"],
         "profile": [],
@@ -187,7 +186,6 @@ def test_pairs_of_wrong_values_are_refused_in_one_line(tmp_path: Path, command: 
         ["replay", "--manager", "sglang"],
         ["replay", "--on-error", "weep"],
         ["profile", "--groups", "none"],
-        ["plan", "--compare", "a"],
         ["plan", "x" * 300 + ".json", "--memory", "1GiB"],
         ["plan", "\x1b[31m\n\u2028", "--memory", "1GiB"],
     ],
@@ -201,7 +199,6 @@ def readers(file: str) -> Iterator[list[str]]:
     """Every command that reads a file."""
     yield ["plan", file, "--memory", "24GiB"]
     yield ["plan", "--layers", file, "--memory", "24GiB"]
-    yield ["plan", "--compare", file, file]
     yield ["plan", "Granite-4.0-Micro", "--memory", "24GiB", "--trace", file]
     yield ["doctor", "--model", file]
     yield ["profile", "--trace", file]

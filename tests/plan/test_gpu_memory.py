@@ -119,7 +119,6 @@ def test_a_note_says_how_gb_are_read(gpu: str, told: str) -> None:
         (("Kimi-K3", "--gpu", "8xB200"), "number of parameters of Kimi-K3 is not known"),
         (("Qwen3.5-27B", "--memory", "9GiB", "--gpu-memory-utilization", "0.9"), "without --gpu"),
         (("Qwen3.5-27B", "--gpu", "H100", "--gpu-memory-utilization", "1.5"), "at most 1"),
-        (("Qwen3.5-27B", "--gpu", "H100", "--sweep", "tp=1,2"), "beside --sweep"),
         (("--gpu", "H100", "--log", "-"), "beside --log"),
     ],
 )

@@ -129,13 +129,6 @@ def test_other_commands_keep_what_stands_behind_the_separator() -> None:
     assert result.exit_code == 2
 
 
-def test_options_of_a_command_are_swept() -> None:
-    command = ["--", "vllm", "serve", "Qwen3.5-27B", "--max-model-len", "32768"]
-    code, out, _ = _run("--memory", "24GiB", "--sweep", "tp=1,2", *command)
-    assert code == 0
-    assert [line.split()[0] for line in out.splitlines() if line[:1].isdigit()] == ["1", "2"]
-
-
 def test_a_name_alone_behind_the_separator_is_a_model() -> None:
     code, out, _ = _run("--memory", "24GiB", "--", "Qwen3.5-27B")
     assert code == 0
@@ -309,7 +302,6 @@ def test_doctor_gets_the_connector_that_vllm_makes(
         ),
         (["--memory", "24GiB", "--", "vllm", "serve", "--port", "80"], "names no model"),
         (["--memory", "24GiB", "--", "HYBRID_BLOCKS=full", "vllm", "serve", "Phi-4"], "no level"),
-        (["--compare", "a", "b", "--", "vllm", "serve", "Phi-4"], "beside --compare"),
         (["--memory", "24GiB", "--", "ls", "-l"], "no command that starts vLLM's server"),
         *(
             (["--memory", "24GiB", "--", "vllm", "serve", "Phi-4", flag, "0"], "positive: 0")

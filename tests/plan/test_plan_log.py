@@ -463,7 +463,7 @@ def test_a_log_of_sglang_that_says_too_little_is_refused(lines: list[str], compl
             "nothing is left for the cache",
         ),
         (["--log", "missing.log"], "", "missing.log"),
-        (["--log", "-", "--explain"], "", "--explain beside --log"),
+        (["--log", "-", "--lengths", "4k"], "", "--lengths beside --log"),
         (["--log", "-", "--", "vllm", "serve", "Phi-4"], "", "a pasted command beside --log"),
     ],
 )

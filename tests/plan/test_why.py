@@ -173,6 +173,24 @@ def test_another_number_of_cards_has_another_memory() -> None:
     assert "changed most by --gpu 4xL40S: " in out
 
 
+def test_the_layers_are_explained_as_one_rank_stores_them() -> None:
+    _, out, _ = _run(*QWEN, "--num-speculative-tokens", "2", "--why", "layers")
+    assert out.splitlines() == [
+        "48 gated_delta_net: conv 5 x 5120 bfloat16 + recurrent 24 x 128 x 128 float32 = "
+        "1,624,064 bytes a state",
+        "17 full: 2 of 4 heads (tp 2) x (256 + 256 in bfloat16: 1,024 bytes) = 2,048 bytes a token",
+        "  source: docs/planner.md, From config.json to bytes",
+    ]
+
+
+def test_what_vllm_logs_is_explained_group_by_group() -> None:
+    _, out, _ = _run(*QWEN, "--num-speculative-tokens", "2", "--why", "vllm logs")
+    assert "of a request of 262,144 tokens (3 x 4 states + ceil(262,144 / 800)) = " in out
+    _, out, _ = _run("Gemma-3-27B", "--memory", "24GiB", "--why", "vllm logs")
+    window = "(ceil(min(1,024 - 1 + 16,384, 131,072) / 16) + 1)"
+    assert f"(6 x {window} + ceil(131,072 / 16)) = 1.34x" in out
+
+
 def test_a_cap_on_what_runs_is_named() -> None:
     _, out, _ = _run(*QWEN, "--max-num-seqs", "8", "--why", "requests of 512")
     assert "max_num_seqs 8 caps it" in out
@@ -198,9 +216,8 @@ def test_lengths_say_nothing_of_one_figure_and_are_left_aside() -> None:
         (("--why", "requests of many"), "no number of tokens"),
         (("--why", "live of -5"), "no number of tokens"),
         (("--why", "livee"), "did you mean 'live'?"),
-        (("--why", "tokens", "--explain"), "--explain beside --why"),
         (("--why", "tokens", "--all"), "--all beside --why"),
-        (("--why", "tokens", "--sweep", "tp=1"), "--why beside --sweep"),
+        (("--why", "tokens", "--json", "-"), "--json beside --why"),
     ],
 )
 def test_a_question_that_has_no_answer_is_one_clear_line(

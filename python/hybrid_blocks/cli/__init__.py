@@ -7,9 +7,7 @@ import typer
 import hybrid_blocks
 from hybrid_blocks.cli.commands import Commands
 
-app = typer.Typer(
-    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
-)
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def _print_version(is_asked: bool) -> None:

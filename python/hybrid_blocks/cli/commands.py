@@ -13,7 +13,6 @@ from hybrid_blocks.cli.pasted import Pasting
 from hybrid_blocks.errors import HybridBlocksError
 
 FUNCTIONS = {
-    "completion": "completion_command",
     "doctor": "doctor",
     "plan": "plan_command",
     "profile": "profile_command",

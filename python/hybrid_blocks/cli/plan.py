@@ -1,6 +1,5 @@
 """``hybrid-blocks plan``: what fits into a GPU's free KV memory."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -12,37 +11,29 @@ from hybrid_blocks.cli.output import (
     STDOUT,
     fail,
     refuse_same_file,
-    to_draw,
     to_page,
     to_write,
     write_json,
 )
-from hybrid_blocks.cli.pasted import pasted, refuse_pasted
+from hybrid_blocks.cli.pasted import pasted
 from hybrid_blocks.cli.plan_case import Case, case_of_gpu, check_gpu
 from hybrid_blocks.cli.plan_lengths import asked_lengths, trace_lengths
 from hybrid_blocks.cli.plan_page import write_page
 from hybrid_blocks.cli.speculative import Option, draft_tokens
-from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.report.compare import compare, read_report
-from hybrid_blocks.plan.report.plot import plot
 from hybrid_blocks.plan.report.report import Report, make_report
-from hybrid_blocks.plan.report.sweep import Axis, parse_axis, point_name, sweep, sweep_table
 from hybrid_blocks.plan.report.tables import render
-from hybrid_blocks.terminal import make_console, print_table
+from hybrid_blocks.terminal import make_console
 from hybrid_blocks.units import parse_memory, parse_tokens
 
 
 def plan_command(  # noqa: PLR0917 -- typer passes options by name
     context: typer.Context,
     model: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="config.json, a directory that holds one, or a built-in name; "
-            "after --sweep also more axes (kv-dtype=bf16,fp8)."
-        ),
+        str | None,
+        typer.Argument(help="config.json, a directory that holds one, or a built-in name."),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Free KV memory of each GPU, for example 13.61GiB.")
@@ -88,9 +79,6 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     json: Annotated[
         Path | None, typer.Option(callback=to_write, help="Write everything here; - is stdout.")
     ] = None,
-    plot_file: Annotated[
-        Path | None, typer.Option("--plot", callback=to_draw, help="Draw where the bytes go.")
-    ] = None,
     html: Annotated[
         Path | None, typer.Option(callback=to_page, help="Write a page that a browser opens.")
     ] = None,
@@ -98,15 +86,8 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         Path | None, typer.Option("--log", help="A log of vLLM's start; - is standard input.")
     ] = None,
     whole: Annotated[bool, typer.Option("--all", help="Show every table.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Show each formula.")] = False,
     why_figure: Annotated[
         str | None, typer.Option("--why", help="Explain one figure: tokens, requests of 32k, …")
-    ] = None,
-    compare_files: Annotated[
-        tuple[Path, Path] | None, typer.Option("--compare", help="Two files of --json.")
-    ] = None,
-    sweep_axis: Annotated[
-        list[str] | None, typer.Option("--sweep", help="An axis: tp=1,2,4.")
     ] = None,
 ) -> None:
     """Show the capacity of a model in the natural geometry and in vLLM's, byte by byte.
@@ -114,26 +95,19 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     A command of vLLM's server can be pasted behind --: plan --memory 24GiB -- vllm serve MODEL …
     """
     given = Given(context)
-    words = model or []
     try:
-        if compare_files is not None:
-            _compare(compare_files, given, context)
-            return
-        source = words[0] if words and "=" not in words[0] else None
-        extra_axes = words[1:] if source else words
         check_gpu(memory, gpu, given)
-        _refuse_together(given, source, layers, json, has_sweep=bool(sweep_axis))
-        refuse_same_file(layers=layers, trace=trace, json=json, plot=plot_file, html=html)
-        axes = [parse_axis(text) for text in (*sweep_axis, *extra_axes)] if sweep_axis else []
+        _refuse_together(given, model, layers, json)
+        refuse_same_file(layers=layers, trace=trace, json=json, html=html)
         if log is not None:
-            _plan_log(log, source, memory, given, context, json=json, whole=whole)
+            _plan_log(log, model, memory, given, context, json=json, whole=whole)
             return
         if (command := pasted(context)) is not None:
             from hybrid_blocks.cli.plan_pasted import plan_of_command  # noqa: PLC0415
 
-            case = plan_of_command(command, source, memory, gpu, given)
+            case = plan_of_command(command, model, memory, gpu, given)
         else:
-            chosen = _model(source, layers)
+            chosen = _model(model, layers)
             drafts = draft_tokens(speculative, given, "num_speculative_tokens", chosen)
             deployment = Deployment(
                 tp=tp,
@@ -149,18 +123,13 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 in_flight_batches=in_flight_batches,
             )
             if gpu is None:
-                case = Case(chosen, _memory(memory, axes), deployment, None)
+                case = Case(chosen, _memory(memory), deployment, None)
             else:
                 case = case_of_gpu(gpu, chosen, deployment, gpu_memory_utilization, given)
-        if sweep_axis:
-            _sweep(case, axes, given)
-            return
-        _check_one_model(extra_axes)
         if why_figure is not None:
             _print_why(why_figure, case, lengths, given)
             return
-        files = Files(json, plot_file, html, context)
-        _plan(case, lengths, trace, files, whole=whole, explained=explain)
+        _plan(case, lengths, trace, Files(json, html, context), whole=whole)
     except HybridBlocksError as error:
         fail(error)
 
@@ -169,33 +138,20 @@ class Files(NamedTuple):
     """The files that a plan writes, and the command that a page names."""
 
     json: Path | None
-    plot: Path | None
     html: Path | None
     context: typer.Context
 
 
 def _refuse_together(
-    given: Given,
-    source: str | None,
-    layers: Path | None,
-    json: Path | None,
-    *,
-    has_sweep: bool,
+    given: Given, source: str | None, layers: Path | None, json: Path | None
 ) -> None:
     """Refuse options that contradict each other, or that others would ignore."""
     if source is not None and layers is not None:
         raise PlanError(
             f"{source} beside --layers {layers}: both describe the model; leave one out"
         )
-    if has_sweep:
-        given.refuse(
-            *("lengths", "trace", "json", "plot_file", "html", "explain", "why_figure", "gpu"),
-            "whole",
-            why="beside --sweep: a sweep prints a row for each combination, for the maximum "
-            "length; leave it out, or plan one combination",
-        )
-    if json == STDOUT and not has_sweep:
-        given.refuse("whole", "explain", why="beside --json -, which holds it; leave it out")
+    if json == STDOUT:
+        given.refuse("whole", why="beside --json -, which holds it; leave it out")
 
 
 def _plan_log(
@@ -221,7 +177,6 @@ def _plan(
     files: Files,
     *,
     whole: bool,
-    explained: bool,
 ) -> None:
     """Plan at the wanted lengths, write the files and print the answer."""
     model, memory_bytes, deployment, card = case
@@ -234,28 +189,12 @@ def _plan(
         asked = wanted if lengths is not None else []
         of_page = make_report(model, memory_bytes, deployment, asked, mix)
         write_page(files.html, (model, memory_bytes, deployment), of_page, card, files.context)
-    _show(report, files.json, files.plot, num_bytes=num_bytes, whole=whole, explained=explained)
-
-
-def _compare(files: tuple[Path, Path], given: Given, context: typer.Context) -> None:
-    given.refuse(
-        *given.all_but("compare_files"),
-        why="beside --compare: both plans are read from their files; leave it out",
-    )
-    refuse_pasted(context, "beside --compare: both plans are read from their files")
-    first, second = files
-    names = (first.name, second.name)
-    print_table(make_console(), compare(read_report(first), read_report(second), names))
-
-
-def _check_one_model(words: Sequence[str]) -> None:
-    if words:
-        raise PlanError(f"one model at a time: {' '.join(words)} is too much")
+    _show(report, files.json, num_bytes=num_bytes, whole=whole)
 
 
 def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> None:
     given.refuse(
-        *("trace", "json", "plot_file", "html", "explain", "whole"),
+        *("trace", "json", "html", "whole"),
         why="beside --why, which explains one figure; leave it out",
     )
     asked = asked_lengths(lengths, None, case.deployment.length(case.model))
@@ -265,48 +204,15 @@ def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> No
         make_console().print(line, soft_wrap=True)
 
 
-def _show(
-    report: Report,
-    json: Path | None,
-    plot_file: Path | None,
-    *,
-    num_bytes: int,
-    whole: bool,
-    explained: bool,
-) -> None:
-    """Write the files, and print the tables, unless the figures go to standard output.
+def _show(report: Report, json: Path | None, *, num_bytes: int, whole: bool) -> None:
+    """Write the file, and print the tables, unless the figures go to standard output.
 
-    Files come first: a reader of the tables, such as ``head``, may leave before their end.
+    The file comes first: a reader of the tables, such as ``head``, may leave before their end.
     """
-    if plot_file is not None:
-        plot(report, plot_file)
     if json is not None:
         write_json(json, msgspec.json.format(msgspec.json.encode(report), indent=1))
     if json != STDOUT:
-        render(report, make_console(), num_bytes=num_bytes, whole=whole, explained=explained)
-
-
-def _refuse_axes(axes: Sequence[Axis], given: Given) -> None:
-    each_once("--sweep", [axis.option for axis in axes])
-    for axis in axes:
-        each_once(f"--sweep {axis.name}", axis.values)
-        given.refuse(axis.option, why=f"beside --sweep {axis.name}; leave it out")
-
-
-def _sweep(case: Case, axes: Sequence[Axis], given: Given) -> None:
-    _refuse_axes(axes, given)
-    console = make_console()
-    results = list(sweep(case.model, case.memory_bytes, case.deployment, axes))
-    failures = [
-        (point_name(axes, values), result)
-        for values, result in results
-        if isinstance(result, PlanError)
-    ]
-    print_table(console, sweep_table(case.model, axes, results))
-    for point, failure in failures:
-        console.print(f"{point}: {failure}", soft_wrap=True)
-    if len(failures) == len(results):
-        raise PlanError("no combination of --sweep can be planned")
+        render(report, make_console(), num_bytes=num_bytes, whole=whole)
 
 
 def _model(source: str | None, layers: Path | None) -> Model:
@@ -317,11 +223,7 @@ def _model(source: str | None, layers: Path | None) -> Model:
     return load_model(source)
 
 
-def _memory(text: str | None, axes: Sequence[Axis]) -> int:
-    """Read ``--memory``, which an axis of a sweep may stand for."""
-    swept = [axis.values[0] for axis in axes if axis.option == "memory"]
-    if text is None and swept:
-        return int(swept[0])
+def _memory(text: str | None) -> int:
     if text is None:
         raise PlanError(
             "--memory is needed: the free KV memory of each GPU, for example 24GiB; --gpu "

@@ -59,10 +59,7 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
         *(
             "lengths",
             "trace",
-            "plot_file",
             "html",
-            "explain",
-            "sweep_axis",
             "layers",
             "why_figure",
             "gpu",

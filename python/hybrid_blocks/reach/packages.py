@@ -210,7 +210,7 @@ EXTRAS = (
     Extra("triton", "triton", "kernels", _check_triton),
     Extra(_wheel_of_cupy(), "cupy", "kernels", _check_cupy),
     Extra("vllm", "vllm", "vLLM adapter", check_vllm, ON_CPU),
-    Extra("matplotlib", "matplotlib", "plan --plot, replay --plot", _check_matplotlib),
+    Extra("matplotlib", "matplotlib", "replay --plot, profile --plot", _check_matplotlib),
     Extra("bokeh", "bokeh", "plan --html, replay --html, view", _check_bokeh),
     Extra("prometheus-client", "prometheus_client", "top", _check_prometheus),
 )

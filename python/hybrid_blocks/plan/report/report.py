@@ -15,7 +15,6 @@ from hybrid_blocks.plan.geometry.natural import plan_natural
 from hybrid_blocks.plan.natural_refusals import natural_refusals
 from hybrid_blocks.plan.report.advice import advise, remark
 from hybrid_blocks.plan.report.capped import advise_on_lengths
-from hybrid_blocks.plan.report.explain import explain
 from hybrid_blocks.plan.report.plan_report import (
     GroupReport,
     PlanReport,
@@ -51,7 +50,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     natural: PlanReport
     groups: tuple[GroupReport, ...]
     warnings: tuple[str, ...]
-    explanation: tuple[str, ...]
     sglang: SglangReport | None = None
     sglang_refusal: str | None = None
     verdict: Verdict | None = None
@@ -107,7 +105,6 @@ def make_report(
             *advise(model, deployment, geometry, vllm, refusal),
             *advise_on_lengths(limit, wanted, most, natural, theirs),
         ),
-        explanation=explain(model, deployment, geometry, vllm),
         sglang=sglang,
         sglang_refusal=sglang_refusal,
         verdict=judge(natural, theirs, natural_refusals(model, deployment), most),

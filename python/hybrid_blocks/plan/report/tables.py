@@ -21,9 +21,8 @@ def render(
     *,
     num_bytes: int = 1,
     whole: bool = False,
-    explained: bool = False,
 ) -> None:
-    """Print what a report says, the answer first; the formulas only if asked for.
+    """Print what a report says, the answer first.
 
     ``num_bytes`` lengths besides the maximum have their bytes shown. ``whole`` shows them for all
     lengths, and the groups and SGLang's strategies.
@@ -53,10 +52,6 @@ def render(
         console.print(f"note: {note}", soft_wrap=True)
     for warning in report.warnings:
         console.print(Text.assemble(("warning:", "yellow"), f" {warning}"), soft_wrap=True)
-    if explained:
-        console.print()
-        for line in report.explanation:
-            console.print(line, soft_wrap=True)
 
 
 def title_text(report: Report) -> str:

@@ -17,14 +17,16 @@ from hybrid_blocks.plan.report.plan_report import PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
 from hybrid_blocks.plan.report.sglang_report import RELEASE
 from hybrid_blocks.plan.report.verdict import percent, typical_lengths
-from hybrid_blocks.plan.report.why_formulas import HOLDS, PARTS, formulas
+from hybrid_blocks.plan.report.why_formulas import HOLDS, PARTS, formulas, layer_formulas
 from hybrid_blocks.plan.vllm import plan_vllm
 from hybrid_blocks.units import gib, human, parse_tokens
 
 REQUESTS: Final = "requests of "
 MEMORY: Final = "memory"
+LAYERS: Final = "layers"
 _GAIN: Final = "gain"
 _ESTIMATES: Final = "docs/planner.md, Your cards"
+_SIZES: Final = "docs/planner.md, From config.json to bytes"
 _LOGGED: Final = "vLLM logs"
 _FIELDS: Final = {
     "slabs": "num_slabs",
@@ -63,6 +65,8 @@ def why(
     asked = _plain(name)
     if asked == MEMORY:
         return _memory(case, gpu)
+    if asked == LAYERS:
+        return [*layer_formulas(model, deployment), f"  source: {_SIZES}"]
     limit = deployment.length(model)
     if asked.startswith(_GAIN):
         return _gain(asked.removeprefix(_GAIN).removeprefix(" of ") or str(limit), case, gpu)
@@ -186,6 +190,7 @@ def _resolved(name: str, limit: int, shown: int) -> tuple[str, int]:
         (
             *(
                 MEMORY,
+                LAYERS,
                 *_FIELDS,
                 f"{REQUESTS}N",
                 f"{_GAIN} of N",

@@ -1,13 +1,18 @@
 """The formula of each figure that a plan shows, with its numbers."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from hybrid_blocks.model import Model, Rank
+from hybrid_blocks.model.layer import Cache, LatentAttention, LatentIndex, State
+from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.report.budget import Budget, natural_budget, vllm_budget
 from hybrid_blocks.plan.vllm import VllmPlan
+from hybrid_blocks.plan.vllm.spec import Spec
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {
@@ -39,6 +44,35 @@ def formulas(
     key = next((key for key in _VLLM if name.startswith(key)), None)
     if key is not None and plan is not None:
         yield "vLLM", _VLLM[key](plan, length)
+
+
+def layer_formulas(model: Model, deployment: Deployment) -> Iterator[str]:
+    """Bytes of a state, or of a token, of the layers of each kind on one rank."""
+    layers = model.active_layers(deployment.num_speculative_tokens)
+    counts = Counter((layer.cache, deployment.rank_of(layer, model)) for layer in layers)
+    for (cache, rank), count in counts.items():
+        yield f"{count} {_layer(cache, rank)}"
+
+
+def _layer(cache: Cache, rank: Rank) -> str:
+    if isinstance(cache, State):
+        tensors = " + ".join(
+            f"{tensor.role} {' x '.join(map(str, tensor.shape))} {tensor.dtype}"
+            for tensor in cache.tensors(rank)
+        )
+        return f"{cache.family}: {tensors} = {cache.state_bytes(rank):,} bytes a state"
+    if isinstance(cache, LatentIndex):
+        size = f"index key of {cache.head_dim} bytes and its scales"
+    elif isinstance(cache, LatentAttention):
+        size = f"latent of {cache.latent_dim} in {rank.kv_dtype}"
+    else:
+        value_dim = cache.value_dim or cache.head_dim
+        of_head = rank.head_bytes(cache.head_dim, value_dim)
+        size = (
+            f"{cache.token_bytes(rank) // of_head} of {cache.kv_heads} heads (tp {rank.tp}) x "
+            f"({cache.head_dim} + {value_dim} in {rank.kv_dtype}: {of_head:,} bytes)"
+        )
+    return f"{cache.kind}: {size} = {cache.token_bytes(rank):,} bytes a token"
 
 
 def _part(name: str, budget: Budget, memory: int) -> str:
@@ -149,8 +183,9 @@ def _vllm_block(plan: VllmPlan, _length: int) -> str:
     if state is None:
         return f"the backend's blocks of {plan.block_tokens:,} tokens"
     return (
-        f"the fewest tokens whose page of {state.page_bytes:,} bytes holds a state of "
-        f"{state.unpadded_bytes:,}: {plan.block_tokens:,}"
+        f"the fewest tokens, {state.page_bytes // plan.block_tokens:,} bytes each, whose page of "
+        f"{state.page_bytes:,} bytes holds a state of {state.unpadded_bytes:,}: "
+        f"{plan.block_tokens:,}"
     )
 
 
@@ -172,11 +207,28 @@ def _vllm_graphs(plan: VllmPlan, _length: int) -> str:
 
 
 def _vllm_logs(plan: VllmPlan, _length: int) -> str:
-    each = plan.blocks_per_request(plan.max_model_len)
+    longest = plan.max_model_len
+    counts = Counter(_blocks(group.spec, longest, plan.in_flight_tokens) for group in plan.groups)
+    terms = " + ".join(text if n == 1 else f"{n} x {text}" for text, n in counts.items())
     return (
-        f"{plan.num_blocks:,} blocks / {each:,} of a request of {plan.max_model_len:,} tokens = "
-        f"{plan.max_concurrency:.2f}x; int({plan.max_concurrency:.6f} x {plan.max_model_len:,}) = "
-        f"{plan.tokens:,} tokens"
+        f"{plan.num_blocks:,} blocks / {plan.blocks_per_request(longest):,} of a request of "
+        f"{longest:,} tokens ({terms}) = {plan.max_concurrency:.2f}x; "
+        f"int({plan.max_concurrency:.6f} x {longest:,}) = {plan.tokens:,} tokens"
+    )
+
+
+def _blocks(spec: Spec, length: int, in_flight: int) -> str:
+    """Return the blocks of a request in one group, as vLLM counts them at start."""
+    if spec.slots is not None:
+        return f"{spec.slots} states"
+    if spec.encoder_tokens is not None:
+        return f"ceil({spec.encoder_tokens:,} / {spec.block_tokens:,})"
+    if spec.window is None:
+        return f"ceil({length:,} / {spec.block_tokens:,})"
+    if spec.kind == "chunked":
+        return f"ceil(min({spec.window:,} + {in_flight:,}, {length:,}) / {spec.block_tokens:,})"
+    return (
+        f"(ceil(min({spec.window:,} - 1 + {in_flight:,}, {length:,}) / {spec.block_tokens:,}) + 1)"
     )
 
 
