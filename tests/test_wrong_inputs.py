@@ -87,7 +87,6 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "record.Subscriber",
     ):
         monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
-    # What an empty address of an engine would start.
     monkeypatch.setattr("hybrid_blocks.view.server.make_server", ran)
     monkeypatch.setattr("hybrid_blocks.cli.profile.need_vllm", lambda: None)
     monkeypatch.chdir(tmp_path)

@@ -6,24 +6,19 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chromium import IDLE, Browser, browser
 from hybrid_blocks.cli import app
-from hybrid_blocks.top.reading import parse
 from hybrid_blocks.view import colors
 from typer.testing import CliRunner
 from urllib3.exceptions import ReadTimeoutError
 
 PICTURES = Path("build/pages")
-SCRAPED = Path(__file__).parents[1] / "top/scraped"
 TOOLS = (
     *("replay", "--workload", "tools", "--limit", "200", "--max-num-seqs", "16"),
     *("--model", "Qwen3.5-27B", "--memory", "12GiB", "--placement", "learned,every:2048"),
@@ -334,95 +329,6 @@ def test_a_served_page_plans_what_its_controls_say(served: Browser, address: str
             (full,) = (one for one in report[side]["lengths"] if one["length"] == 8192)
             wanted = f"<b>{int(full['running']):,}"
             says(served, "head", wanted)
-
-
-def test_a_rollout_says_what_plan_says(served: Browser, address: str) -> None:
-    served.open(f"{address}rollout")
-    served.picture(PICTURES / "rollout.png", 1600)
-    command = "docker run IMAGE vllm serve Qwen/Qwen3.5-27B-FP8 --max-num-seqs 96"
-    served.set("command", command)
-    served.set("length", "1k")
-    served.set("users", "500")
-    report: dict[str, Any] = json.loads(
-        run("plan", "--memory", "24GiB", "--lengths", "1k", "--json", "-", "--", command)
-    )
-    for side in ("vllm", "natural"):
-        (full,) = (one for one in report[side]["lengths"] if one["length"] == 1024)
-        replicas = -(-500 // int(full["running"]))
-        wanted = f"<b>{replicas}</b>"
-        says(served, "answer", wanted)
-    assert "docker run -e HYBRID_BLOCKS=natural IMAGE" in served.text("answer")
-    served.set("memory", "much")
-    says(served, "error", "is no size")
-
-
-class Scraped(ThreadingHTTPServer):
-    """Answers as an engine that was recorded twice: its counters grow on at the same rate."""
-
-    before, now = ((SCRAPED / name).read_text().splitlines() for name in ("before.txt", "now.txt"))
-    asked = 0
-
-    def answer(self) -> str:
-        """Return the next page of metrics."""
-        if not self.asked:
-            lines = list(self.before)
-        else:
-            pairs = zip(self.before, self.now, strict=True)
-            lines = [self._later(*pair) for pair in pairs]
-        self.asked += 1
-        return "".join(f"{line}\n" for line in lines)
-
-    def _later(self, before: str, now: str) -> str:
-        sample, _, value = now.rpartition(" ")
-        if not sample.partition("{")[0].endswith("_total") or now.startswith("#"):
-            return now
-        first = float(before.rpartition(" ")[2])
-        return f"{sample} {first + self.asked * (float(value) - first)}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Scraped
-
-    def do_GET(self) -> None:
-        content = self.server.answer().encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def answering() -> Iterator[Scraped]:
-    """Such an engine, until the context ends; also by an error, or its thread would go on."""
-    with Scraped(("127.0.0.1", 0), _Handler) as engine:
-        thread = threading.Thread(target=engine.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield engine
-        finally:
-            engine.shutdown()
-            thread.join()
-
-
-def test_a_live_page_follows_an_engine_until_it_goes(served: Browser, address: str) -> None:
-    with answering() as engine:
-        served.open(f"{address}live")
-        assert "Name an engine" in served.text("told")
-        served.set("address", f"127.0.0.1:{engine.server_port}")
-        served.wait(lambda: len(served.data("readings")["seconds"]) >= 6)
-        served.picture(PICTURES / "live.png", 1500)
-        shown = served.data("readings")
-        now = parse("\n".join(engine.now), 0.0)
-        for name in ("running", "waiting"):
-            assert shown[name][-1] == now.total(f"vllm:num_requests_{name}")
-        for owner, slabs in now.by("owner", "hybrid_blocks_slabs").items():
-            assert shown[owner][-1] == slabs
-        assert sum(value or 0 for value in shown["written"]) > 0
-    says(served, "told", "waiting for the engine")
-    assert "slabs" in served.text("frame")
 
 
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-SHOWN = ("plan", "replay", "rollout", "live")
+SHOWN = ("plan", "replay")
 COLORS = 160
 
 

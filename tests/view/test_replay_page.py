@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import hybrid_blocks
 import msgspec
@@ -250,18 +249,6 @@ def json_text(html: str) -> str:
     return found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
-def test_shares_are_drawn_as_hits_over_memory(tmp_path: Path) -> None:
-    page = tmp_path / "shares.html"
-    asked = [argument for argument in ASKED if argument not in {"--memory", "8GiB"}]
-    run(*asked, "--share", "10%,unbounded", "--html", page, "--json", tmp_path / "figures.json")
-    results: list[dict[str, Any]] = json.loads((tmp_path / "figures.json").read_text())
-    text = json_text(page.read_text())
-    for result in results:
-        assert f"{result['hit_rate']:.2%}" in text
-    assert "<code>hybrid-blocks replay --" in text
-    assert f"nothing evicted: {results[0]['sequential_hit_rate']:.2%}" in text
-
-
 def test_a_page_says_that_vllm_was_not_replayed(case: tuple[Trace, Cache, Runs]) -> None:
     trace, cache, runs = case
     missing = "vLLM was not replayed: <code>--manager rust --manager vllm</code>"
@@ -356,9 +343,10 @@ def test_vllms_own_manager_has_its_column() -> None:
     assert f"{theirs.name}: running" in html_of(ReplayPage(picture).document())
 
 
-def test_tiers_have_no_page(tmp_path: Path) -> None:
-    error = run("--host", "1GiB", "--html", tmp_path / "page.html", expect=2)
-    assert "--html beside --host" in error
+@pytest.mark.parametrize("other", [("--host", "1GiB"), ("--share", "10%")])
+def test_tiers_and_shares_have_no_page(tmp_path: Path, other: tuple[str, str]) -> None:
+    error = run(*other, "--html", tmp_path / "page.html", expect=2)
+    assert f"--html beside {other[0]}" in error
 
 
 def test_a_cache_of_blocks_has_no_bytes_to_name() -> None:

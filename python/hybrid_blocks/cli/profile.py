@@ -6,7 +6,6 @@ from typing import Annotated, Literal, NamedTuple
 
 import typer
 
-from hybrid_blocks.cli.command_line import made_by
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import (
@@ -14,7 +13,6 @@ from hybrid_blocks.cli.output import (
     fail,
     refuse_same_file,
     to_draw,
-    to_page,
     to_write,
     write_json,
 )
@@ -160,9 +158,6 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     plot: Annotated[
         Path | None, typer.Option(callback=to_draw, help="Draw the parts of a step.")
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(callback=to_page, help="Write a page that a browser opens.")
-    ] = None,
     perfetto: Annotated[
         Path | None,
         typer.Option(callback=to_write, help="Write a timeline that ui.perfetto.dev opens."),
@@ -196,13 +191,13 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         for name in wanted:
             level_of(name)
         _refuse_ignored(Given(context), settings, shared_tokens)
-        refuse_same_file(trace=trace, json=json, plot=plot, html=html, perfetto=perfetto)
+        refuse_same_file(trace=trace, json=json, plot=plot, perfetto=perfetto)
         if trace is not None:
             read_trace(trace)
         need_vllm()
         with make_console(stderr=True).status("profiling"):
             findings = profile(settings, wanted)
-        _show(settings, findings, gpu_step_ms, Files(json, plot, html, perfetto), context)
+        _show(settings, findings, gpu_step_ms, Files(json, plot, perfetto))
     except (HybridBlocksError, OSError) as error:
         fail(error)
 
@@ -212,7 +207,6 @@ class Files(NamedTuple):
 
     json: Path | None
     plot: Path | None
-    html: Path | None
     perfetto: Path | None
 
 
@@ -221,17 +215,11 @@ def _show(
     findings: Mapping[str, Findings],
     gpu_step_ms: float,
     files: Files,
-    context: typer.Context,
 ) -> None:
     """Write the files, and print the table, unless the figures go to standard output."""
     results = {level: found.result for level, found in findings.items()}
     if files.plot is not None:
         draw(files.plot, results)
-    if files.html is not None:
-        from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
-        from hybrid_blocks.view.profile_page import profile_page  # noqa: PLC0415
-
-        write(profile_page(settings, findings, gpu_step_ms, made_by(context)), files.html)
     if files.perfetto is not None:
         write_timeline(files.perfetto, findings)
     if files.json is not None:

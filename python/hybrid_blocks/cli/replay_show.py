@@ -55,7 +55,7 @@ def show_replay(
     """
     draw_runs(files.plot, results, runs)
     if files.html is not None and any(result.requests for result in results):
-        write_page(files.html, trace, cache, results, runs, files.context)
+        write_page(files.html, trace, cache, runs, files.context)
     if runs:
         never_full = never_full_text(runs, is_saturated=is_saturated)
         answer = [*verdict(results), *filter(None, (never_full,))]
@@ -99,25 +99,14 @@ def draw_runs(path: Path | None, results: Sequence[Result], runs: Runs) -> None:
         plot_hits(path, results)
 
 
-def write_page(  # noqa: PLR0917 -- as the run has them
-    path: Path,
-    trace: Trace,
-    cache: Cache,
-    results: Sequence[Result],
-    runs: Runs,
-    context: typer.Context,
-) -> None:
-    """Write the page of runs, or of results at several sizes where there are no runs."""
+def write_page(path: Path, trace: Trace, cache: Cache, runs: Runs, context: typer.Context) -> None:
+    """Write the page of runs."""
     from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
     from hybrid_blocks.view.replay_page import ReplayPage  # noqa: PLC0415
     from hybrid_blocks.view.replay_picture import make_replay_picture  # noqa: PLC0415
-    from hybrid_blocks.view.share_page import share_page  # noqa: PLC0415
 
-    if runs:
-        picture = make_replay_picture(trace, cache, runs)
-        write(ReplayPage(picture, made_by(context)).document(), path)
-    else:
-        write(share_page(results, made_by(context)), path)
+    picture = make_replay_picture(trace, cache, runs)
+    write(ReplayPage(picture, made_by(context)).document(), path)
 
 
 def check_served(results: Sequence[Result | TieredResult]) -> None:

@@ -1,4 +1,4 @@
-"""``hybrid-blocks view``: pages with controls, in a browser of this machine."""
+"""``hybrid-blocks view``: the page of a plan with controls, in a browser of this machine."""
 
 from typing import Annotated
 
@@ -10,7 +10,6 @@ from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.top.read import metrics_url
 from hybrid_blocks.units import parse_tokens
 
 START = Deployment()
@@ -41,18 +40,10 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
     max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = START.max_num_seqs,
     max_model_len: Annotated[str | None, typer.Option(help="Longest request; k is 1024.")] = None,
     *,
-    live: Annotated[
-        str, typer.Option(help="Engine of the live page, such as localhost:8000.")
-    ] = "",
     browser: Annotated[bool, typer.Option(help="Open the page in a browser too.")] = False,
 ) -> None:
-    """Plan models in a browser, prepare a rollout, and watch an engine.
-
-    Its pages are /, /rollout and /live.
-    """
+    """Plan models in a browser: a page with controls."""
     try:
-        if live:
-            metrics_url(live)
         planned = load_model(model) if speculative else None
         drafts = draft_tokens(speculative, Given(context), "num_speculative_tokens", planned)
         if drafts > MOST_DRAFTS:
@@ -70,15 +61,12 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
         from hybrid_blocks.view.server import serve  # noqa: PLC0415 - optional, slow
 
         def ready(address: str) -> None:
-            typer.echo(
-                f"{address} shows the plan, {address}rollout a rollout, and {address}live an "
-                "engine; Ctrl-C ends it"
-            )
+            typer.echo(f"{address} shows the plan; Ctrl-C ends it")
             if browser:
                 typer.launch(address)
 
         try:
-            serve(model, memory, port, ready, live, deployment=start)
+            serve(model, memory, port, ready, deployment=start)
         except OSError as error:
             raise InvalidArgumentError(f"--port {port}: {error.strerror or error}") from None
     except HybridBlocksError as error:

@@ -1,15 +1,14 @@
-"""Pages with controls, served to the browsers of this machine: the plan, a rollout, an engine."""
+"""The page of a plan with controls, served to the browsers of this machine."""
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 from bokeh.document import Document
 from bokeh.events import DocumentReady
 from bokeh.layouts import row
-from bokeh.models.widgets import AutocompleteInput, Div, Select, Slider, TextInput
+from bokeh.models.widgets import AutocompleteInput, Select, Slider, TextInput
 from bokeh.server.server import Server
 
 from hybrid_blocks.errors import HybridBlocksError
@@ -18,19 +17,13 @@ from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.report import make_report
 from hybrid_blocks.units import parse_memory, parse_tokens
-from hybrid_blocks.view.live_page import LivePage
 from hybrid_blocks.view.page import safe, text
 from hybrid_blocks.view.plan_page import PlanPage, encode
 from hybrid_blocks.view.plan_picture import PlanPicture, make_plan_picture
-from hybrid_blocks.view.rollout_page import RolloutControls
 
 ADDRESS: Final = "127.0.0.1"
 
 KV_FORMATS: Final = ("auto", "bfloat16", "fp8", "nvfp4")
-
-PAGES: Final[Mapping[str, str]] = MappingProxyType(
-    {"/": "Plan", "/rollout": "Rollout", "/live": "Live"}
-)
 
 START: Final = Deployment()
 
@@ -104,10 +97,9 @@ class Controls:
             field.on_change(changed, self._change)
         self._page = PlanPage(self._picture, row(*fields), self._error)
 
-    def show(self, document: Document, *above: Any) -> None:
+    def show(self, document: Document) -> None:
         """Fill a browser's document."""
         document.title = "hybrid-blocks plan"
-        self._page.root.children = [*above, *self._page.root.children]
         document.add_root(self._page.root)
         document.js_on_event(DocumentReady, self._page.script)
 
@@ -149,11 +141,10 @@ def serve(
     memory: str,
     port: int,
     on_ready: Callable[[str], None],
-    engine: str = "",
     *,
     deployment: Deployment = START,
 ) -> None:
-    """Serve pages until a signal ends the process; ``on_ready`` gets the address.
+    """Serve the page until a signal ends the process; ``on_ready`` gets the address.
 
     Raises:
         HybridBlocksError: the first plan cannot be made.
@@ -163,43 +154,17 @@ def serve(
     plan(model, memory, deployment)
     with socket.create_server((ADDRESS, port)):
         pass  # where the port is taken, Tornado would leave a socket open
-    server = make_server(model, memory, port, engine, deployment=deployment)
+    server = make_server(model, memory, port, deployment=deployment)
     server.start()
     on_ready(f"http://localhost:{server.port}/")
     server.io_loop.start()  # a signal ends the process as any other command
 
 
-def make_server(
-    model: str, memory: str, port: int, engine: str = "", *, deployment: Deployment = START
-) -> Server:
-    """Return a server that begins each plan with this one; port 0 is a free one.
-
-    The live page begins with the engine at an address, if there is one.
-    """
-    apps = {
-        "/": partial(_open_plan, model, memory, deployment),
-        "/rollout": partial(_open_rollout, memory),
-        "/live": partial(_open_live, engine),
-    }
+def make_server(model: str, memory: str, port: int, *, deployment: Deployment = START) -> Server:
+    """Return a server whose page begins with this plan; port 0 is a free one."""
+    apps = {"/": partial(_open_plan, model, memory, deployment)}
     return Server(apps, port=port, address=ADDRESS)
 
 
-def navigation(shown: str) -> Div:
-    """Return links to the other pages."""
-    links = (
-        f"<b>{name}</b>" if path == shown else f'<a href="{path}">{name}</a>'
-        for path, name in PAGES.items()
-    )
-    return text(f"<nav>{''.join(links)}</nav>", name="navigation")
-
-
 def _open_plan(model: str, memory: str, deployment: Deployment, document: Document) -> None:
-    Controls(model, memory, deployment).show(document, navigation("/"))
-
-
-def _open_rollout(memory: str, document: Document) -> None:
-    RolloutControls(memory=memory).show(document, navigation("/rollout"))
-
-
-def _open_live(engine: str, document: Document) -> None:
-    LivePage(engine).show(document, navigation("/live"))
+    Controls(model, memory, deployment).show(document)
