@@ -1,18 +1,13 @@
 import re
-from pathlib import Path
 
 import pytest
 from hybrid_blocks import __version__, build_info
 from hybrid_blocks.cli import app, doctor, installed
-from hybrid_blocks.model import load_model
-from hybrid_blocks.reach import packages, recorded
-from hybrid_blocks.reach.named import FEATURES
+from hybrid_blocks.reach import packages
 from hybrid_blocks.reach.packages import EXTRAS, Extra
 from hybrid_blocks.vllm.surface import Tier
 from patients import fails, is_killed, needs_a_variable, prints_and_exits, works
 from typer.testing import CliRunner
-
-ROOT = Path(__file__).parents[1]
 
 
 def diagnose(monkeypatch: pytest.MonkeyPatch, *extras: Extra) -> str:
@@ -154,86 +149,19 @@ def test_the_extras_that_commands_draw_with_are_usable(monkeypatch: pytest.Monke
     assert re.search(r"prometheus-client +\S+ +yes: metrics can be read +top *\n", output)
 
 
-@pytest.fixture
-def no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "find_spec", lambda _: None)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HYBRID_BLOCKS", raising=False)
-    monkeypatch.delenv("HYBRID_BLOCKS_EVENTS", raising=False)
-
-
-def asked(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["doctor", *arguments])
-    return result.exit_code, result.output
-
-
-@pytest.mark.usefixtures("no_vllm")
-def test_without_vllm_the_table_says_what_an_engine_reaches_and_what_its_log_will_say() -> None:
-    code, output = asked("--model", "Qwen3.5-27B", "--speculative", "mtp:2", "--lora")
-    assert code == 0
-    assert "the table of this package for vLLM 0.33; vLLM is not installed" in output
-    assert "natural        yes" in output
-    version = f"hybrid_blocks {__version__} in vLLM 0.33"
-    assert f"log            {version}: level natural; groups: …" in output
-    assert f"log by default {version}: level manager; groups: …" in output
-    assert "HYBRID_BLOCKS_EVENTS=all" in output
-    found = re.search(r"in 24 GiB (\d+) requests of 8,192 tokens .* natural, and (\d+) at", output)
-    assert found
-    assert int(found[1]) > int(found[2]) > 0
-
-
-@pytest.mark.usefixtures("no_vllm")
-def test_several_features_keep_an_engine_from_what_each_of_them_does() -> None:
-    code, output = asked("--model", "Qwen3.5-27B", "--lora", "--connector", "nixl", "--pp", "4")
-    assert code == 0  # nothing more than the default was asked for
-    assert "natural        no: the KV connector NixlConnector" in output
-    assert "HYBRID_BLOCKS=natural reaches level manager" in output
-
-
-@pytest.mark.usefixtures("no_vllm")
-def test_drafts_keep_an_engine_that_reads_prompts_of_others_at_level_manager() -> None:
-    engine = ("--model", "Qwen3.5-27B", "--connector", "hybrid-nixl")
-    assert "HYBRID_BLOCKS=natural reaches level natural" in asked(*engine)[1]
-    _, output = asked(*engine, "--speculative", "ngram:4")
-    assert "natural        no: drafts beside HybridNixlConnector" in output
-    assert "HYBRID_BLOCKS=natural reaches level manager" in output
-
-
-@pytest.mark.usefixtures("no_vllm")
-def test_less_than_what_is_asked_for_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = ("--model", "Phi-4", "--pcp", "2")
-    assert asked(*refused)[0] == 0
-    code, output = asked(*refused, "--level", "natural")
-    assert code == 3
-    assert "the engine reaches less than that" in output
-    monkeypatch.setenv("HYBRID_BLOCKS", "natural")
-    assert asked(*refused)[0] == 3
-    assert asked("--model", "Phi-4")[0] == 0
-    command = ("vllm", "serve", "Qwen/Qwen3.5-27B", "--kv-offloading-size", "64")
-    assert asked("--", "HYBRID_BLOCKS=natural", *command)[0] == 3
-    assert asked("--", "HYBRID_BLOCKS=natural", "HYBRID_BLOCKS_OFFLOAD=1", *command)[0] == 0
-
-
-@pytest.mark.usefixtures("no_vllm")
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--model", "Phi-4", "--connector", "lmcache"], "LMCacheConnectorV1 is not in the table"),
-        (["--model", "Llama-4-Scout-17B-16E", "--dcp", "2"], "vLLM makes no scheduler: DCP with"),
-    ],
+    "words", [["--model", "Phi-4"], ["--table"], ["--", "vllm", "serve", "Qwen/Qwen3.5-27B"]]
 )
-def test_what_the_table_does_not_tell_is_an_error(arguments: list[str], complaint: str) -> None:
-    code, output = asked(*arguments)
-    assert code == 2
-    assert complaint in output
-
-
-def test_the_wheel_has_the_table_of_the_page() -> None:
-    table = recorded.recorded()
-    assert table == recorded.of_page((ROOT / "docs/coverage.md").read_text()), "make reference"
-    assert {line.feature for line in table.lines} == set(FEATURES)
-    for features in FEATURES.values():
-        assert recorded.look_up(table, load_model("Qwen3.5-27B"), features)
+def test_an_engine_is_asked_of_vllm_alone(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(installed, "find_spec", lambda _: None)
+    result = CliRunner().invoke(app, ["doctor", *words])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: vLLM is not installed; pip install vllm, or read docs/coverage.md: the level of "
+        "every built-in model with every feature\n"
+    )
 
 
 def test_variables_that_are_set_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:

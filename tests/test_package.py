@@ -30,7 +30,6 @@ for words, wanted in (
     (("plan", "Qwen3.5-27B", "--memory", "24GiB"), 0),
     (("replay", "--workload", "tools", "--limit", "2", *MODEL, "--memory", "12GiB"), 0),
     (("doctor",), 0),
-    (("doctor", *MODEL), 0),
     (("top", "localhost:0", "--once"), 2),
 ):
     assert CliRunner().invoke(app, words).exit_code == wanted, words

@@ -83,7 +83,12 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "replay_run.compare",
             "replay_run.SharedCache",
         ),
-        *("doctor._need_vllm", "doctor._print_installation", "top.read_engine"),
+        *(
+            "doctor.ask_for_vllm",
+            "doctor_reach.ask_for_vllm",
+            "doctor._print_installation",
+            "top.read_engine",
+        ),
         "record.Subscriber",
     ):
         monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import typer
 from hybrid_blocks.cli import app
 from hybrid_blocks.cli.commands import FUNCTIONS
@@ -15,7 +14,6 @@ from hybrid_blocks.metrics import engine
 from hybrid_blocks.metrics.figure import Figure
 from hybrid_blocks.metrics.offload import OFFLOAD
 from hybrid_blocks.metrics.several import SEVERAL
-from hybrid_blocks.reach import recorded
 from hybrid_blocks.variables import VARIABLES
 
 FOLDER: Final = Path(__file__).parents[1] / "reference"
@@ -117,18 +115,11 @@ def _text(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def reached() -> str:
-    """Return ``docs/coverage.md`` as the table that ``doctor`` reads without vLLM."""
-    table = recorded.of_page((FOLDER.parent / "coverage.md").read_text())
-    return msgspec.json.format(msgspec.json.encode(table), indent=1).decode() + "\n"
-
-
 PAGES: Final = {"cli.md": command_line, "environment.md": environment, "metrics.md": metrics}
 """Each page with the function that makes it."""
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    Path(recorded.__file__).with_name(recorded.FILE).write_text(reached())
     for page, make in PAGES.items():
         (FOLDER / page).write_text(make())

@@ -1,17 +1,19 @@
 """An engine reaches the level and scheduler that ``reach`` and docs/coverage.md give."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import vllm
+from hybrid_blocks import __version__
 from hybrid_blocks.cli import app
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.reach.answer import at_level, reach
-from hybrid_blocks.reach.document import document
 from hybrid_blocks.reach.engine import Engine
 from hybrid_blocks.reach.features import (
     METHODS,
@@ -20,14 +22,13 @@ from hybrid_blocks.reach.features import (
     is_served,
     parse_speculative,
 )
-from hybrid_blocks.reach.named import FEATURES
 from hybrid_blocks.reach.probe import NUM_REQUESTS, probed
-from hybrid_blocks.reach.reached import ONE_CALL
-from hybrid_blocks.reach.table import MOST_SERVED, Row, rows, share
+from hybrid_blocks.reach.table import FEATURES, MOST_SERVED, Row, document, rows, share
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.support import release_of
 from natural.engine import Engine as NaturalEngine
 from natural.engine import installed
 from typer.testing import CliRunner
@@ -97,9 +98,7 @@ def assert_served_as_told(model: Model, features: Features) -> None:
     assert isinstance(manager, KVCacheManager)
     assert isinstance(manager, NativeKVCacheManager) is (told.manager_level is Level.MANAGER)
     assert probe.num_decoded >= NUM_REQUESTS
-    assert (told.scheduler == ONE_CALL) is (
-        probe.scheduler._decodes is not None and not probe.num_left
-    )
+    assert told.is_one_call is (probe.scheduler._decodes is not None and not probe.num_left)
 
 
 @pytest.mark.parametrize("features", FEATURES.values(), ids=list(FEATURES))
@@ -158,11 +157,44 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("wide")
 def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     options = ["--model", "Qwen3.5-27B", "--connector", "nixl"]
-    output = CliRunner().invoke(app, ["doctor", *options]).output
+    result = CliRunner().invoke(app, ["doctor", *options])
+    assert result.exit_code == 0  # The default asks for no more.
+    output = result.output
     assert "natural        no: the KV connector NixlConnector" in output
     assert "manager        yes" in output
     assert "HYBRID_BLOCKS=natural reaches level manager" in output
     assert "level manager (the KV connector NixlConnector); groups: …" in output
+
+
+@pytest.mark.usefixtures("wide")
+def test_the_command_says_what_a_level_costs_and_what_the_log_of_each_will_say() -> None:
+    result = CliRunner().invoke(
+        app, ["doctor", "--model", "Qwen3.5-27B", "--speculative", "mtp:2", "--lora"]
+    )
+    version = f"hybrid_blocks {__version__} in vLLM {release_of(vllm.__version__)}"
+    assert f"log            {version}: level natural; groups: …" in result.output
+    assert f"log by default {version}: level manager; groups: …" in result.output
+    assert "HYBRID_BLOCKS_EVENTS=all" in result.output
+    found = re.search(
+        r"in 24 GiB (\d+) requests of 8,192 tokens .* natural, and (\d+) at", result.output
+    )
+    assert found
+    assert int(found[1]) > int(found[2]) > 0
+
+
+def test_less_than_what_is_asked_for_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    def code(*arguments: str) -> int:
+        return CliRunner().invoke(app, ["doctor", *arguments]).exit_code
+
+    refused = ("--model", "Phi-4", "--pcp", "2")
+    assert code(*refused) == 0
+    assert code(*refused, "--level", "natural") == 3
+    monkeypatch.setenv("HYBRID_BLOCKS", "natural")
+    assert code(*refused) == 3
+    assert code("--model", "Phi-4") == 0
+    command = ("vllm", "serve", "Qwen/Qwen3.5-27B", "--kv-offloading-size", "64")
+    assert code("--", "HYBRID_BLOCKS=natural", *command) == 3
+    assert code("--", "HYBRID_BLOCKS=natural", "HYBRID_BLOCKS_OFFLOAD=1", *command) == 0
 
 
 @pytest.mark.usefixtures("wide")

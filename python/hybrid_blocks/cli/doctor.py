@@ -8,12 +8,10 @@ import typer
 from msgspec.structs import replace
 
 from hybrid_blocks._core import build_info
-from hybrid_blocks.cli.doctor_reach import Wanted, print_reach, quietly
+from hybrid_blocks.cli.doctor_reach import Wanted, ask_for_vllm, print_reach, quietly
 from hybrid_blocks.cli.given import Given
-from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.output import fail
 from hybrid_blocks.cli.pasted import pasted, refuse_pasted
-from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import load_model
 from hybrid_blocks.pasted.features import read_features
@@ -168,18 +166,12 @@ def _print_of_command(
 
 
 def _print_table() -> None:
-    _need_vllm()
-    from hybrid_blocks.reach import table as coverage  # noqa: PLC0415
-    from hybrid_blocks.reach.document import document  # noqa: PLC0415 - wants vLLM
+    ask_for_vllm()
+    from hybrid_blocks.reach import table  # noqa: PLC0415 - wants vLLM
 
     with quietly():
-        table = document(list(coverage.rows()))
-    typer.echo(table, nl=False)
-
-
-def _need_vllm() -> None:
-    allow_no_gpu()
-    need_vllm(", or ask docs/coverage.md")
+        page = table.document(list(table.rows()))
+    typer.echo(page, nl=False)
 
 
 def _print_installation() -> None:

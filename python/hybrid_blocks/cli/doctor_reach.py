@@ -4,22 +4,25 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
 import hybrid_blocks
 from hybrid_blocks import variables
-from hybrid_blocks.cli.installed import has_vllm
+from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.report import make_report
 from hybrid_blocks.reach.features import Features, check_model
-from hybrid_blocks.reach.reached import ONE_CALL, Reach
 from hybrid_blocks.units import human
 from hybrid_blocks.vllm.level import Level
+
+if TYPE_CHECKING:
+    from hybrid_blocks.reach.answer import Reach
 
 LESS_THAN_ASKED = 3
 """The exit code where the engine reaches less than the command or the options ask for."""
@@ -43,12 +46,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         level = self.level or "manager, as HYBRID_BLOCKS is not set"
         return f"level {level}, scheduler {self.scheduler or 'by default'}"
 
-    def is_reached(self, found: Reach) -> bool:
+    def is_reached(self, found: "Reach") -> bool:
         """Return whether the engine reaches the level and the scheduler."""
         levels = list(Level)
         asked = Level(self.level or Level.MANAGER)
         reached = found.level if asked is Level.NATURAL else found.manager_level
-        is_one_call = self.scheduler not in _SCHEDULERS or found.scheduler == ONE_CALL
+        is_one_call = self.scheduler not in _SCHEDULERS or found.is_one_call
         return levels.index(reached) >= levels.index(asked) and is_one_call
 
 
@@ -56,17 +59,19 @@ def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: 
     """Print how far an engine gets, what that costs, and what its log will say.
 
     Raises:
+        InvalidArgumentError: vLLM is not installed.
         typer.Exit: it gets less than ``wanted``.
 
     """
     check_model(model, features)
-    found, source, release = _reach(model, features)
+    ask_for_vllm()
+    found, release = _reach(model, features)
     lines = [
         f"model          {model.name}",
-        f"by             {source}",
+        "by             an engine of the installed vLLM, without weights",
         _line("natural", found.level is Level.NATURAL, found.why_not_natural),
         _line("manager", found.manager_level is Level.MANAGER, found.why_not_manager),
-        _line("one call", found.scheduler == ONE_CALL, found.why_not_one_call),
+        _line("one call", found.is_one_call, found.why_not_one_call),
         f"HYBRID_BLOCKS=natural reaches level {found.level}",
         f"decoding requests are scheduled: {_scheduled(found)}",
     ]
@@ -85,36 +90,39 @@ def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: 
         raise typer.Exit(LESS_THAN_ASKED)
 
 
-def _scheduled(found: Reach) -> str:
+def ask_for_vllm() -> None:
+    """Check that vLLM is installed, and let it be imported without a GPU.
+
+    Raises:
+        InvalidArgumentError: vLLM is not installed.
+
+    """
+    allow_no_gpu()
+    need_vllm(", or read docs/coverage.md: the level of every built-in model with every feature")
+
+
+def _scheduled(found: "Reach") -> str:
     """Return which code schedules, under the variables of this process."""
     name = variables.SCHEDULER.name
     value = os.environ.get(name) or variables.SCHEDULER.default
-    if found.scheduler != ONE_CALL or value == "off":
+    if not found.is_one_call or value == "off":
         return "one by one, by vLLM"
-    return f"in {ONE_CALL}; {name}=off switches this off"
+    return f"in {found.scheduler}; {name}=off switches this off"
 
 
-def _reach(model: Model, features: Features) -> tuple[Reach, str, str]:
-    """Return the answer of the installed vLLM or else of the table, its source and release."""
-    if has_vllm():
-        allow_no_gpu()
-        import vllm  # noqa: PLC0415
+def _reach(model: Model, features: Features) -> tuple["Reach", str]:
+    """Return the answer of the installed vLLM, and its release."""
+    import vllm  # noqa: PLC0415
 
-        from hybrid_blocks.reach.answer import reach  # noqa: PLC0415 - wants vLLM
-        from hybrid_blocks.vllm.support import release_of  # noqa: PLC0415
+    from hybrid_blocks.reach.answer import reach  # noqa: PLC0415 - wants vLLM
+    from hybrid_blocks.vllm.support import release_of  # noqa: PLC0415
 
-        with quietly():
-            found = reach(model, features)
-        release = release_of(vllm.__version__) or vllm.__version__
-        return found, "an engine of the installed vLLM, without weights", release
-    from hybrid_blocks.reach.recorded import look_up, recorded  # noqa: PLC0415
-
-    table = recorded()
-    source = f"the table of this package for vLLM {table.release}; vLLM is not installed"
-    return look_up(table, model, features), source, table.release
+    with quietly():
+        found = reach(model, features)
+    return found, release_of(vllm.__version__) or vllm.__version__
 
 
-def _log_line(found: Reach, release: str, asked: Level) -> str:
+def _log_line(found: "Reach", release: str, asked: Level) -> str:
     """Return the line with which the engine says at start what is active, without its sizes."""
     if asked is Level.NATURAL:
         level, reason = found.level, found.why_not_natural

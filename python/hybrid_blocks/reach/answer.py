@@ -3,16 +3,43 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from hybrid_blocks.model import Model
 from hybrid_blocks.reach.engine import Engine
 from hybrid_blocks.reach.environment import MODEL_RUNNER, environment
 from hybrid_blocks.reach.features import Features
 from hybrid_blocks.reach.probe import Probe, probed
-from hybrid_blocks.reach.reached import Reach
 from hybrid_blocks.vllm import batching, grant, installation
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from hybrid_blocks.vllm.natural import refusal
+
+ONE_CALL = "one call"
+VLLMS = "vLLM's own"
+
+
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """The level that an engine reaches: ``natural`` or, if that is refused, the one below it.
+
+    ``manager_level`` is what level ``manager``, the default, comes to.
+    """
+
+    level: Level
+    why_not_natural: str | None
+    manager_level: Level
+    why_not_manager: str | None
+    why_not_one_call: str | None
+
+    @property
+    def is_one_call(self) -> bool:
+        """Return whether this package schedules decoding requests, unless a variable forbids it."""
+        return self.why_not_one_call is None
+
+    @property
+    def scheduler(self) -> str:
+        """Return which code schedules decoding requests."""
+        return ONE_CALL if self.is_one_call else VLLMS
 
 
 def reach(model: Model, features: Features) -> Reach:
