@@ -193,24 +193,15 @@ def test_every_byte_of_a_memory_is_drawn(model: str, deployment: Deployment) -> 
             assert held + side.null_bytes + side.tail_bytes <= picture.memory_bytes
 
 
-def test_two_pools_of_sglang_stand_beside() -> None:
+def test_sglang_stands_beside_where_it_is_planned() -> None:
     model, memory, deployment = load_model("Qwen3.5-27B"), 24 * 2**30, Deployment()
     report = make_report(model, memory, deployment, [1024, 65_536])
     picture = make_plan_picture(model, memory, deployment, report)
     assert report.sglang is not None
-    assert picture.pools is not None
-    first = report.sglang.strategies[0]
-    for at in first.lengths:
-        full = picture.pools.at[picture.lengths.index(at.length)]
-        assert full.shown == f"{int(at.running):,}"
-        assert full.parts[3] == ("idle", at.idle_bytes)
-        assert sum(nbytes for _, nbytes in full.parts) <= memory
-        assert full.parts[0][1] + full.parts[1][1] == first.state_bytes * (first.state_slots or 0)
-        assert min(nbytes for _, nbytes in full.parts) >= 0
-    short, long = (picture.pools.at[picture.lengths.index(n)] for n in (1024, 65_536))
-    assert short.binds == "the pool of states binds"
-    assert long.binds == "the pool of tokens binds"
-    assert picture_of("Gemma-3-27B", Deployment()).pools is None
+    assert picture.sglang is not None
+    for at in report.sglang.strategies[0].lengths:
+        assert picture.sglang[picture.lengths.index(at.length)] == f"{int(at.running):,}"
+    assert picture_of("Qwen3.5-27B", Deployment(pp=2)).sglang is None
 
 
 def test_the_slider_reaches_the_lengths_asked_for_and_the_longest() -> None:

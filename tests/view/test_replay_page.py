@@ -19,9 +19,8 @@ from hybrid_blocks.replay.film import MOST_FRAMES, MOST_TILES, Lookup, Thinned
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace, generate_workload, measure_sharing
 from hybrid_blocks.view.page import html_of
-from hybrid_blocks.view.replay_page import ReplayPage
+from hybrid_blocks.view.replay_page import ReplayPage, head
 from hybrid_blocks.view.replay_picture import make_replay_picture, story
-from hybrid_blocks.view.replay_text import head
 from typer.testing import CliRunner
 
 ASKED = ("--workload", "tools", "--limit", 40, "--model", "Qwen3.5-27B", "--memory", "8GiB")

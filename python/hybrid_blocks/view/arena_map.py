@@ -25,6 +25,18 @@ LARGEST_SIDE: Final = 56
 
 GAP: Final = "#e9ebef"
 
+_HOVER: Final = """
+const {columns, count, cuts, owners, map, tiles} = film
+const tile = Math.floor(special_vars.y) * columns + Math.floor(special_vars.x)
+if (tile < 0 || tile >= count) return ''
+const at = (map.first ?? 0) + tile, code = tiles.data.codes[at], blocks = cuts[(code - 1) >> 1]
+if (code === 0 || blocks === 1) return owners[code]
+const live = tiles.data.live[at], used = Math.max(tiles.data.used[at] - live, 0)
+const owner = owners[2 * ((code - 1) >> 1) + 1] || owners[code]
+return `${owner}: ${live} of ${blocks} blocks, kept or free: ${used}`
+"""
+"""Says what the tile under the pointer holds."""
+
 
 class ArenaMap:
     """The parts of a page that show one arena, and the script that shows it at a time.
@@ -110,7 +122,7 @@ def _draw(film: dict[str, Any]) -> LayoutDOM:
         name=f"map {film['map'].name}",
     )
     plot.image_rgba("image", source=film["map"], x=0, y=0, dw=columns, dh=rows)
-    words = CustomJSHover(args={"film": film}, code=read("hover.js"))
+    words = CustomJSHover(args={"film": film}, code=_HOVER)
     plot.add_tools(HoverTool(tooltips=[("", "$x{custom}")], formatters={"$x": words}))
     plot.axis.visible = False
     plot.grid.visible = False

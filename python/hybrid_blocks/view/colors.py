@@ -1,4 +1,4 @@
-"""The colors and hatches of pages: one for each owner of memory, one for each loss."""
+"""Owners of memory, and the colors and hatches of pages: one for each owner and each loss."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -15,6 +15,20 @@ OWNERS: Final[Mapping[str, str]] = MappingProxyType(
         "index keys": "#8c6d46",
     }
 )
+
+OWNER_OF_KIND: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "full": "attention",
+        "mla": "latent attention",
+        "sliding_window": "windows",
+        "chunked": "chunks",
+        "cross": "cross attention",
+        "state": "states",
+        "mamba": "states",
+        "ring": "index keys",
+    }
+)
+"""Names of owners, by the kinds of groups of both plans."""
 
 PADDED: Final = "#fdeceb"
 PADDING: Final = "#c62828"

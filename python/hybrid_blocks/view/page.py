@@ -93,7 +93,7 @@ def html_of(page: Document) -> str:
             resources=Resources(mode="inline"),
             title=page.title,
             template=template,
-            template_variables={"policy": POLICY, "style": read("page.css")},
+            template_variables={"policy": POLICY},
         )
     )
 

@@ -124,7 +124,7 @@ head.text = '<div class="sides">' + plan.sides.map((side, i) => {
   const change = i === 0 || Math.abs(more) < 0.5 ? '' :
     `<span class="${more > 0 ? 'gain' : 'loss'}">${more > 0 ? '+' : '−'}${Math.abs(more).toFixed(0)} %</span>`
   return `<div class="side">${side.name}<br><b>${at.shown}</b> requests of ${length} tokens at once ${change}<br>${at.binds}<br>${side.blocks}</div>`
-}).join('') + '</div>'
+}).join('') + '</div>' + (plan.sglang === null ? '' : `<p>SGLang at its defaults: ${plan.sglang[index]} requests at once</p>`)
 
 const rows = Object.keys(first.parts).map(name => {
   const cells = plan.sides.map(side => {
@@ -153,29 +153,3 @@ points.data = {
   running: plan.sides.map(side => side.at[index].running),
 }
 cap.data = {length: [plan.lengths[0], plan.lengths.at(-1)], most: [plan.max_num_seqs, plan.max_num_seqs]}
-
-map_of_pools.visible = pools_told.visible = plan.pools !== null
-if (plan.pools !== null) {
-  // The same scale as the other maps; idle parts of a pool are pale.
-  const full = plan.pools.at[index], pieces = [], shares = []
-  let owner = '', used = 0
-  for (const [name, nbytes] of full.parts) {
-    const is_idle = name === 'idle'
-    owner = is_idle ? owner : name
-    const what = owner + (is_idle ? ', idle' : '')
-    if (is_idle) FILL[what] = colors.pale[owner]
-    const live = is_idle ? 0 : 1
-    if (nbytes > 0) pieces.push({owner: is_idle ? what : owner, bytes: nbytes, live, rounding: 0, padding: 0})
-    shares.push(`${what} ${(nbytes / 2 ** 30).toFixed(2)} GiB`)
-    used += nbytes
-  }
-  if (plan.memory_bytes > used) pieces.push({owner: 'tail', bytes: plan.memory_bytes - used, live: 0, rounding: 0, padding: 0})
-  const {tile, row} = layouts.at(-1)
-  maps[2].data = quads(pieces, tile, row, ROWS, 0.9)
-  x_maps[2].end = widest / MIB
-  captions[2].text = `SGLang: two pools, to the same scale`
-  pools_told.text = `<p>${plan.pools.name}: <b>${full.shown}</b> requests of ` +
-    `${length} tokens at once; ${full.binds}. ${shares.join('; ')}. Pale parts are idle.</p>`
-} else {
-  maps[2].data = nothing()
-}

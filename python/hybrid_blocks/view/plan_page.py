@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from bokeh.document import Document
 from bokeh.layouts import column, row
 from bokeh.models import (
+    CDSView,
     ColumnDataSource,
     CustomJS,
     CustomJSTickFormatter,
     FixedTicker,
+    GroupFilter,
     HoverTool,
     InlineStyleSheet,
     LayoutDOM,
@@ -35,8 +37,6 @@ from hybrid_blocks.view.page import (
     text,
 )
 from hybrid_blocks.view.plan_picture import PlanPicture
-from hybrid_blocks.view.plan_text import LEVEL
-from hybrid_blocks.view.tiles import draw, quads
 
 PARTS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -62,9 +62,40 @@ HATCHED: Final[Mapping[str, str]] = MappingProxyType(
 LINES: Final = ("#8a8f98", "#2a6f4e")
 """Of vLLM's plan, and of the natural one."""
 
+LEVEL: Final = (
+    "Level natural is vLLM with this package and HYBRID_BLOCKS=natural: attention and states share "
+    "slabs of one memory, in blocks of their own sizes."
+)
+
 _SAME: Final = (
     "There is no difference in memory for this model: both maps are alike, and both curves are one."
 )
+
+_EDGES: Final[dict[str, Any]] = {
+    "left": "left",
+    "right": "right",
+    "bottom": "bottom",
+    "top": "top",
+    "line_color": None,
+}
+
+_HATCHES: Final[dict[str, dict[str, Any]]] = {
+    "solid": {"fill_color": "color"},
+    "rounding": {
+        "fill_color": colors.ROUNDED,
+        "hatch_pattern": "dot",
+        "hatch_color": colors.ROUNDING,
+        "hatch_scale": 6,
+    },
+    "padding": {
+        "fill_color": colors.PADDED,
+        "hatch_pattern": "right_diagonal_line",
+        "hatch_color": colors.PADDING,
+        "hatch_scale": 6,
+        "hatch_weight": 1,
+    },
+}
+"""How quads of each kind look. One hatch for all of a kind: one for each quad is slow to draw."""
 
 _FORMAT: Final = """
 const length = JSON.parse(state.data.json[0]).lengths[Math.round(tick)]
@@ -104,8 +135,6 @@ class PlanPage:
         self._head, self._bytes = text(name="head"), text()
         self._args: dict[str, object] = {}
         maps, strip, curves = self._maps(), self._strip(), self._curves()
-        pools = text(name="pools told")
-        self._args["pools_told"] = pools
         self.script = CustomJS(
             args={
                 **self._args,
@@ -121,7 +150,6 @@ class PlanPage:
                     "null": colors.NULL,
                     "unused": colors.UNUSED,
                     "tail": colors.TAIL,
-                    "pale": {owner: colors.pale(it) for owner, it in colors.OWNERS.items()},
                 },
             },
             code=read("plan.js"),
@@ -135,7 +163,6 @@ class PlanPage:
             self._head,
             self._legend,
             maps,
-            pools,
             text("<h2>One request, to scale</h2>"),
             strip,
             text("<h2>Requests at once, by their length</h2>"),
@@ -174,8 +201,8 @@ class PlanPage:
 
     def _maps(self) -> LayoutDOM:
         sources, ranges, captions, plots = [], [], [], []
-        for name in ("vllm map", "natural map", "sglang map"):
-            source, x_range = quads(name), Range1d(start=0, end=1)
+        for name in ("vllm map", "natural map"):
+            source, x_range = _quads(name), Range1d(start=0, end=1)
             caption = Title(text="", text_font_size="13px", text_font_style="normal")
             plot = figure(
                 sizing_mode="stretch_width",
@@ -186,7 +213,7 @@ class PlanPage:
                 toolbar_location=None,
                 title=caption,
             )
-            draw(plot, source)
+            _draw(plot, source)
             plot.add_tools(_hover())
             plot.axis.visible = False
             plot.grid.visible = False
@@ -197,7 +224,6 @@ class PlanPage:
             captions.append(caption)
             plots.append(plot)
         self._args |= {"maps": sources, "x_maps": ranges, "captions": captions}
-        self._args["map_of_pools"] = plots[-1]
         return row(*plots, **FLUID, stylesheets=[InlineStyleSheet(css=STACKED)])
 
     def _strip(self) -> LayoutDOM:
@@ -211,9 +237,9 @@ class PlanPage:
             toolbar_location=None,
             x_axis_label="MiB",
         )
-        sources = [quads("vllm request"), quads("natural request")]
+        sources = [_quads("vllm request"), _quads("natural request")]
         for source in sources:
-            draw(plot, source)
+            _draw(plot, source)
         plot.add_tools(_hover())
         plot.yaxis.ticker = FixedTicker(ticks=[0.6, 1.6])
         plot.yaxis.major_label_overrides = {0.6: "natural", 1.6: "vLLM"}
@@ -279,3 +305,16 @@ def _curve() -> ColumnDataSource:
 
 def _hover() -> HoverTool:
     return HoverTool(tooltips=[("", "@owner"), ("", "@what")])
+
+
+def _quads(name: str) -> ColumnDataSource:
+    """Return an empty source of tiles; a script fills it."""
+    columns = ("left", "right", "bottom", "top", "color", "kind", "owner", "what")
+    return ColumnDataSource({column: [] for column in columns}, name=name)
+
+
+def _draw(plot: Any, source: ColumnDataSource) -> None:
+    """Draw the tiles of a source into a plot."""
+    for kind, look in _HATCHES.items():
+        view = CDSView(filter=GroupFilter(column_name="kind", group=kind))
+        plot.quad(source=source, view=view, **_EDGES, **look)

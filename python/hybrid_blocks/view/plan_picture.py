@@ -1,5 +1,6 @@
 """The data that the page of a plan shows: what `Report` says, at many lengths."""
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -8,14 +9,13 @@ from hybrid_blocks.model import Model
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import plan_natural
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.plan.report.budget import live_bytes
 from hybrid_blocks.plan.report.plan_report import FullOf, PlanReport
 from hybrid_blocks.plan.report.report import Report, make_report
 from hybrid_blocks.plan.report.verdict import typical_lengths
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
-from hybrid_blocks.units import human
-from hybrid_blocks.view.held import Run, held_in_blocks, held_in_slabs
-from hybrid_blocks.view.plan_text import deployment_text, layers_text, name_text
-from hybrid_blocks.view.two_pools import TwoPools, two_pools
+from hybrid_blocks.units import gib, human
+from hybrid_blocks.view.colors import OWNER_OF_KIND
 
 SHORTEST: Final = 128
 """Tokens of the shortest request that a page shows."""
@@ -29,6 +29,45 @@ TYPICAL: Final = 8192
 """Tokens of the request that a page shows first."""
 
 NATURAL, VLLM = "level natural", "vLLM 0.33"
+
+_KINDS: Final = {
+    "full": "full-attention",
+    "sliding_window": "sliding-window",
+    "chunked": "chunked-attention",
+    "cross": "cross-attention",
+    "mla": "latent-attention",
+    "gated_delta_net": "Gated DeltaNet",
+    "kda": "KDA",
+    "mamba1": "Mamba-1",
+    "mamba2": "Mamba-2",
+    "lightning": "lightning-attention",
+    "rg_lru": "RG-LRU",
+    "short_conv": "short-convolution",
+}
+_SIZES: Final = {
+    "verified": ", sizes verified",
+    "partly verified": ", sizes partly verified",
+    "unverified": ", sizes not verified",
+}
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """Blocks alike that one request holds: their number, and the bytes of one of them.
+
+    Runs of one ``pool`` share slabs. The bytes are those of `Budget`'s parts.
+    """
+
+    owner: str
+    pool: int
+    count: int
+    live: int
+    rounding: int
+    padding: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all blocks of the run."""
+        return self.count * (self.live + self.rounding + self.padding)
 
 
 class Full(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +109,7 @@ class PlanPicture(msgspec.Struct, frozen=True, kw_only=True):
 
     ``lengths`` are those that its slider reaches, ``start`` the first one shown. ``sides`` are
     vLLM's plan, if there is one, and the natural one; ``is_same`` if they hold the same requests.
-    ``pools`` are SGLang's, if it has two.
+    ``sglang`` says how many requests SGLang runs at its defaults, if it is planned.
     """
 
     model: str
@@ -83,7 +122,7 @@ class PlanPicture(msgspec.Struct, frozen=True, kw_only=True):
     lengths: tuple[int, ...]
     start: int
     sides: tuple[Side, ...]
-    pools: TwoPools | None
+    sglang: tuple[str, ...] | None
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -115,9 +154,9 @@ def make_plan_picture(
     if every.vllm is not None:
         sides.insert(0, _vllm(plan_vllm(model, memory_bytes, deployment), every.vllm, lengths))
     return PlanPicture(
-        model=name_text(model),
-        layers=layers_text(model, report),
-        deployment=deployment_text(report, card),
+        model=_name_text(model),
+        layers=_layers_text(model, report),
+        deployment=_deployment_text(report, card),
         verdict=_verdict(model, memory_bytes, deployment, report),
         is_same=_is_same(every),
         memory_bytes=memory_bytes,
@@ -125,7 +164,7 @@ def make_plan_picture(
         lengths=tuple(lengths),
         start=start,
         sides=tuple(sides),
-        pools=two_pools(model, memory_bytes, deployment, every, lengths),
+        sglang=_sglang(every, lengths),
         notes=report.notes,
         warnings=report.warnings,
     )
@@ -150,6 +189,13 @@ def _is_same(report: Report) -> bool:
         abs(ours.concurrency - theirs.concurrency) <= _SAME * theirs.concurrency
         for ours, theirs in pairs
     )
+
+
+def _sglang(report: Report, lengths: list[int]) -> tuple[str, ...] | None:
+    if report.sglang is None:
+        return None
+    running = {at.length: at.running for at in report.sglang.strategies[0].lengths}
+    return tuple(f"{int(running[length]):,}" for length in lengths)
 
 
 def _steps(longest: int) -> list[int]:
@@ -231,3 +277,84 @@ def _binds(full: FullOf, runs: tuple[Run, ...]) -> str:
         for owner, nbytes in sorted(held.items(), key=lambda item: -item[1])
     )
     return f"memory binds: a request takes {human(whole)}, {told}"
+
+
+def held_in_slabs(geometry: ArenaPlan, length: int) -> tuple[Run, ...]:
+    """Return what a decoding request of ``length`` tokens holds of an arena, states first."""
+    runs: list[Run] = []
+    for group in sorted(geometry.groups, key=lambda group: -group.pool):
+        count = group.blocks(length, geometry.decode_tokens)
+        runs += _runs(
+            OWNER_OF_KIND[group.kind],
+            group.pool,
+            count=count,
+            live=group.live_bytes(length),
+            content=group.block_bytes,
+            size=group.block_stride,
+        )
+    return tuple(runs)
+
+
+def held_in_blocks(plan: VllmPlan, length: int) -> tuple[Run, ...]:
+    """Return what a decoding request of ``length`` tokens holds of vLLM's pool."""
+    runs: list[Run] = []
+    for group, held in zip(plan.groups, plan.widest_stage, strict=True):
+        specs = [member.spec for member in held.members]
+        runs += _runs(
+            OWNER_OF_KIND[group.spec.kind],
+            0,
+            count=group.spec.decode_blocks(length, plan.decode_tokens),
+            live=sum(live_bytes(spec, length) for spec in specs),
+            content=sum(spec.unpadded_bytes for spec in specs),
+            size=plan.block_bytes,
+        )
+    return tuple(runs)
+
+
+def _runs(
+    owner: str, pool: int, *, count: int, live: int, content: int, size: int
+) -> Iterator[Run]:
+    """Cut the blocks of a group into full ones, the one in part full, and those that are empty."""
+    full = min(live // content, count) if content else 0
+    rest = live - full * content
+    parts = [(full, content)]
+    if full < count and rest:
+        parts.append((1, rest))
+    parts.append((count - full - bool(full < count and rest), 0))
+    for blocks, used in parts:
+        if blocks:
+            yield Run(
+                owner=owner,
+                pool=pool,
+                count=blocks,
+                live=used,
+                rounding=content - used,
+                padding=size - content,
+            )
+
+
+def _name_text(model: Model) -> str:
+    """Return a model's name; one that a file describes goes by its architecture."""
+    if model.architecture is None or model.verified != "config":
+        return model.name
+    return f"{model.architecture}, {model.num_layers} layers"
+
+
+def _layers_text(model: Model, report: Report) -> str:
+    """Say how many layers there are of each kind, and where their sizes come from."""
+    kinds = [f"{count} {_KINDS.get(kind, kind)}" for kind, count in report.layers.items()]
+    listed = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+    source = "" if _name_text(model) == model.name else f", read from {model.name}"
+    return f"{listed} layers{_SIZES.get(report.verified, source)}"
+
+
+def _deployment_text(report: Report, card: str | None) -> str:
+    """Say for which memory and options the plan is; an estimate of the memory names its card."""
+    deployment = report.deployment
+    estimated = "" if card is None else f" (estimate for {card})"
+    drafts = deployment.num_speculative_tokens
+    return (
+        f"{gib(report.memory_bytes)} a GPU{estimated}, tp {deployment.tp}, pp {deployment.pp}, "
+        f"KV {report.kv_cache_dtype}, max length {report.max_model_len:,}, "
+        f"{drafts} speculative tokens"
+    )

@@ -1,6 +1,5 @@
 """The page of a replay: slabs change hands, and prompts are found or computed again."""
 
-from collections.abc import Iterator
 from itertools import cycle
 from typing import Any, Final
 
@@ -19,16 +18,30 @@ from bokeh.models import (
 from bokeh.models.widgets import Slider, Toggle
 from bokeh.plotting import figure
 
+from hybrid_blocks.replay.report import rows
 from hybrid_blocks.view import colors
 from hybrid_blocks.view.arena_map import ArenaMap
 from hybrid_blocks.view.page import WIDTH, MadeBy, document, footer, legend, read, safe, text
 from hybrid_blocks.view.replay_picture import ReplayPicture, Run
-from hybrid_blocks.view.replay_text import MANAGER, WITHOUT_ARENA, head, table
 
 MOMENTS: Final = 400
 
 LINES: Final = ("#2a6f4e", "#7b5ea7", "#b8860b", "#c2185b", "#1b6ca8", "#8a8f98")
 NEW: Final = "#c3c8cf"
+
+WITHOUT_VLLM: Final = (
+    "vLLM was not replayed: <code>--manager rust --manager vllm</code> replays its manager too."
+)
+
+WITHOUT_ARENA: Final = (
+    "{} has no map: in vLLM all groups share one pool of equal blocks, so no memory changes hands. "
+    "The next chart shows how many of its blocks are in use."
+)
+
+MANAGER: Final = (
+    "Manager rust is the core of this package; vLLM runs it at level natural. Manager vllm is "
+    "vLLM's own."
+)
 
 TO_TIME: Final = (
     "slider.value = Math.max(0, Math.min(Math.ceil(cb_obj.x / moments[1]), slider.end))"
@@ -105,7 +118,13 @@ class ReplayPage:
         slider.js_on_change("value", self._mark)
         for edge in ("start", "end"):
             self._x_range.js_on_change(edge, self._mark)
-        marks = legend({"found": FOUND_MARK, "computed again": AGAIN_MARK, "new": NEW_MARK})
+        marks = legend(
+            {
+                "found": colors.swatch(colors.FOUND),
+                "computed again": colors.swatch(colors.AGAIN),
+                "new": colors.swatch(NEW),
+            }
+        )
         self.root = column(
             text(head(picture)),
             row(button, slider),
@@ -120,7 +139,7 @@ class ReplayPage:
             *shown[:3],
             text(f"<h2>Each prompt, when it first runs</h2>{marks}"),
             *shown[3:],
-            text(table(picture)),
+            text(_table(picture)),
             footer(made_by, MANAGER),
             styles={"max-width": f"{WIDTH}px", "margin": "0 auto", "padding": "12px"},
         )
@@ -149,7 +168,7 @@ class ReplayPage:
         return plot
 
     def _each(self) -> Any:
-        return zip(self._picture.runs, self._samples, self._requests, line_colors(), strict=False)
+        return zip(self._picture.runs, self._samples, self._requests, cycle(LINES), strict=False)
 
     def _pool(self) -> LayoutDOM:
         plot = self._figure(200, "blocks in use, %", y_range=Range1d(start=0, end=103))
@@ -215,11 +234,6 @@ class ReplayPage:
         return drawing
 
 
-FOUND_MARK: Final = colors.swatch(colors.FOUND)
-AGAIN_MARK: Final = colors.swatch(colors.AGAIN)
-NEW_MARK: Final = colors.swatch(NEW)
-
-
 def _first_shown(picture: ReplayPicture) -> int:
     """Return the moment near the middle at which a hit and what is computed again are lit."""
     middle = MOMENTS // 2
@@ -231,11 +245,6 @@ def _first_shown(picture: ReplayPicture) -> int:
     return int(min(lit.tolist(), key=lambda moment: abs(moment - middle), default=middle))
 
 
-def line_colors() -> Iterator[str]:
-    """Return the colors of runs, in their order, again and again."""
-    return cycle(LINES)
-
-
 def _placed(plot: Any) -> LayoutDOM:
     """Put the legend beside the plot's lines, in one row above them."""
     plot.legend.orientation = "horizontal"
@@ -244,3 +253,37 @@ def _placed(plot: Any) -> LayoutDOM:
     plot.add_layout(plot.legend[0], "above")
     made: LayoutDOM = plot
     return made
+
+
+def head(picture: ReplayPicture) -> str:
+    """Say what was replayed, and what came of it."""
+    runs = "".join(
+        f'<div class="side">{safe(run.name)}<br><b>{run.hit_rate}</b> of prompt tokens found<br>'
+        f"{safe(run.figures['peak running'])} at once at most; "
+        f"preemptions: {safe(run.figures['preemptions'])}</div>"
+        for run in picture.runs
+    )
+    without = ""
+    if picture.lacks_vllm and len(picture.runs) == 1:
+        # The figures of one manager leave half of the line empty.
+        runs += f'<div class="side">{WITHOUT_VLLM}</div>'
+    elif picture.lacks_vllm:
+        without = f"<p>{WITHOUT_VLLM}</p>"
+    served = picture.runs[0].figures
+    return (
+        f"<h1>Replay of {safe(picture.trace)}</h1><p>{safe(picture.engine)}</p>"
+        f"<p>{safe(served['requests'])} requests, {safe(served['prompt tokens'])} prompt tokens. "
+        "These are the figures of <code>hybrid-blocks replay</code>, in virtual time.</p>"
+        f"{without}"
+        f'<div class="sides">{runs}</div>'
+    )
+
+
+def _table(picture: ReplayPicture) -> str:
+    """Return the table of ``replay``."""
+    names_row = "".join(f"<th>{safe(run.name)}</th>" for run in picture.runs)
+    lines = "".join(
+        f"<tr><td>{safe(name)}</td>{''.join(f'<td>{safe(cell)}</td>' for cell in cells)}</tr>"
+        for name, cells in rows([run.figures for run in picture.runs])
+    )
+    return f"<h2>All figures</h2><table><tr><th></th>{names_row}</tr>{lines}</table>"

@@ -16,7 +16,7 @@ from hybrid_blocks.replay.report import engine_text, figures
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.trace import Trace, shared_prefixes
 from hybrid_blocks.units import human
-from hybrid_blocks.view.held import OWNERS
+from hybrid_blocks.view.colors import OWNER_OF_KIND
 
 MOST_POINTS: Final = 2000
 CHECKPOINT: Final = "A checkpoint is a state that is kept, and each hit ends at one."
@@ -134,12 +134,12 @@ def make_replay_picture(
         engine=engine_text(first),
         seconds=max(result.virtual_seconds for result, _ in runs),
         bound=first.sequential_hit_rate,
-        lacks_vllm=lacks_vllm([result for result, _ in runs]),
+        lacks_vllm=_lacks_vllm([result for result, _ in runs]),
         runs=tuple(_run(trace, cache, seen, result, timeline) for result, timeline in runs),
     )
 
 
-def lacks_vllm(results: Sequence[Result]) -> bool:
+def _lacks_vllm(results: Sequence[Result]) -> bool:
     """Return whether vLLM's manager, which needs a model, was left out."""
     return results[0].model is not None and not any(
         result.manager == ManagerName.VLLM for result in results
@@ -227,7 +227,7 @@ def _arena(cache: Cache, film: Film, requests: dict[str, Any]) -> Arena:
             owners += ["", "checkpoint"]
             cut.append(f"Of checkpoints, kept in fewer bytes, it holds {blocks}.")
             continue
-        held = {OWNERS[group.kind] for group in groups}
+        held = {OWNER_OF_KIND[group.kind] for group in groups}
         name = ", ".join(sorted(held))
         left = f"{name}, kept or free"
         if held == {"states"}:
