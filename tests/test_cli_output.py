@@ -132,7 +132,6 @@ def test_options_count_as_given_only_on_the_command_line() -> None:
         ["profile"],
         ["doctor", "--table"],
         ["replay", "--manager", "rust", "--manager", "vllm"],
-        ["replay", "--host", "1GiB"],
     ],
 )
 def test_what_runs_in_vllm_says_what_to_install(

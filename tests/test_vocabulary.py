@@ -48,7 +48,7 @@ def test_each_command_takes_vllms_name_where_it_has_a_short_one(command: str) ->
         assert short not in known or names <= known, names
 
 
-@pytest.mark.parametrize("command", ["plan", "replay", "profile", "doctor", "size", "view"])
+@pytest.mark.parametrize("command", ["plan", "replay", "profile", "doctor", "view"])
 def test_commands_about_an_engine_take_its_method_of_drafts(command: str) -> None:
     assert "--speculative" in options(command)
 
@@ -65,7 +65,6 @@ REFUSED = {
     "plan": ("Phi-4", "--memory", "24GiB"),
     "replay": ("--model", "Phi-4", "--memory", "24GiB"),
     "view": ("Phi-4",),
-    "size": ("--model", "Phi-4", "--trace", __file__, "--slo", "ttft_p95<2s"),
 }
 
 

@@ -76,10 +76,8 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise InvalidArgumentError("it would run")
 
     for name in (
-        "size.search",
         *(
             "profile.profile",
-            "replay.compare_tiers",
             "replay_run.compare",
             "replay_run.SharedCache",
         ),
@@ -123,10 +121,6 @@ def base(command: str, folder: Path) -> list[str]:
         "profile": [],
         "record": ["tcp://localhost:5557", str(folder / "events.jsonl")],
         "replay": [str(trace), "--model", "Granite-4.0-Micro", "--memory", "1GiB"],
-        "size": [
-            *("--trace", str(trace), "--model", "Granite-4.0-Micro", "--slo", "ttft_p95<2s"),
-            *("--gpu", "L4"),
-        ],
         "top": ["localhost:8000", "--once"],
         "view": ["Granite-4.0-Micro", "--memory", "24GiB"],
     }[command]

@@ -18,7 +18,6 @@ FUNCTIONS = {
     "profile": "profile_command",
     "record": "record_command",
     "replay": "replay_command",
-    "size": "size_command",
     "top": "top_command",
     "view": "view_command",
 }

@@ -10,10 +10,9 @@ from hybrid_blocks.cli.output import fail, refuse_same_file, to_draw, to_page, t
 from hybrid_blocks.cli.replay_asked import Asked, counted_cache, planned_cache, read_asked
 from hybrid_blocks.cli.replay_refuse import DEFAULT_MODEL, check_options, warn_of_defaults
 from hybrid_blocks.cli.replay_run import run
-from hybrid_blocks.cli.replay_show import Files, show_replay, show_tiers
+from hybrid_blocks.cli.replay_show import Files, show_replay
 from hybrid_blocks.cli.replay_trace import generate_requests, read_requests
 from hybrid_blocks.cli.speculative import Option
-from hybrid_blocks.cli.tiers import compare_tiers
 from hybrid_blocks.cli.values import MOST_RUNNING, finite
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
@@ -21,8 +20,6 @@ from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.deployment import MOST
 from hybrid_blocks.replay import Cache, EngineConfig, ManagerName
 from hybrid_blocks.replay.policy import PolicyName
-from hybrid_blocks.replay.tiers.side import DEFAULT as DEFAULT_TIERING
-from hybrid_blocks.replay.tiers.side import Side, default_sides
 from hybrid_blocks.trace import AUTO, BRANCHING, FORMATS, SEATS, WORKLOADS, OnError, Trace
 
 DEFAULT_MANAGER = ManagerName.RUST
@@ -137,15 +134,8 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="Host memory below the device: compares hits by tier, as 64GiB."),
-    ] = None,
-    disk: Annotated[str | None, typer.Option(help="Disk below host memory, as 500GiB.")] = None,
-    tiering: Annotated[
-        str | None,
         typer.Option(
-            metavar="NAME[,NAME]",
-            help=f"Who keeps the device and the tiers below it: {', '.join(Side)}; by default "
-            f"{', '.join(DEFAULT_TIERING)}.",
+            help="Host memory of HybridOffloadingSpec below the rust manager's device: 64GiB."
         ),
     ] = None,
     on_error: Annotated[
@@ -194,8 +184,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             signal=signal,
             share=share,
             host=host,
-            disk=disk,
-            tiering=tiering,
         )
         check_options(given, asked.managers, asked.policies, asked.placements, workload)
         refuse_same_file(trace=trace, json=json, plot=plot, html=html)
@@ -248,12 +236,6 @@ def _replay(
     whole: bool,
 ) -> None:
     """Run the comparison, print it and write the files."""
-    if asked.tiers is not None:
-        kept = asked.retention
-        sides = asked.sides or default_sides(cache)
-        tiered = compare_tiers(trace, cache, asked.tiers, sides, config, retention=kept)
-        show_tiers(tiered, files)
-        return
     results, runs = run(
         *(trace, cache, asked.variants(), config),
         shares=asked.shares,

@@ -16,18 +16,17 @@ from hybrid_blocks.plan.report.report import check_block_size
 from hybrid_blocks.replay import Cache, ManagerName, block_cache, model_cache, read_num_blocks
 from hybrid_blocks.replay.policy import PolicyName, read_policy
 from hybrid_blocks.replay.shares import read_shares, share_text
-from hybrid_blocks.replay.tiers.side import Side, read_sides
-from hybrid_blocks.replay.tiers.sizes import TierBytes
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace
+from hybrid_blocks.units import parse_memory
 
 DEFAULT_BLOCK_SIZE = 16
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay compares; ``tiers`` and ``shares`` are None where it compares managers.
+    """What a replay compares; ``shares`` are None where it compares managers over one memory.
 
-    ``sides`` are None where the user names none.
+    ``host_bytes`` are 0 without host memory.
     """
 
     managers: Sequence[ManagerName]
@@ -36,13 +35,13 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     retention: int | None
     signal: float | None
     shares: Sequence[float] | None
-    tiers: TierBytes | None
-    sides: Sequence[Side] | None
+    host_bytes: int
 
     def variants(self) -> tuple[Variant, ...]:
         """Return each manager with each of its choices."""
         return wanted_variants(
-            self.managers, self.placements, self.policies, self.retention, self.signal
+            *(self.managers, self.placements, self.policies, self.retention, self.signal),
+            host_bytes=self.host_bytes,
         )
 
 
@@ -55,8 +54,6 @@ def read_asked(
     signal: float | None,
     share: str | None,
     host: str | None,
-    disk: str | None,
-    tiering: str | None,
 ) -> Asked:
     """Read options as they are written.
 
@@ -74,9 +71,8 @@ def read_asked(
         placements=placements,
         policies=each_once("--policy", [read_policy(name) for name in policy.split(",")]),
         retention=read_retention(retention),
-        sides=None if tiering is None else each_once("--tiering", read_sides(tiering)),
         shares=shares,
-        tiers=TierBytes.parse(host, disk),
+        host_bytes=0 if host is None else parse_memory(host, "--host"),
         managers=each_once("--manager", managers),
         signal=signal,
     )

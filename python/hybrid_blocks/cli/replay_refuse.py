@@ -45,15 +45,8 @@ def check_options(
             why="without TRACE: a generated workload has no file",
         )
     if "host" in given:
-        given.refuse(
-            *("num_blocks", "manager", "policy", "placement", "checkpoint_every", "signal"),
-            *("share", "verify_data", "plot", "html", "whole"),
-            why="beside --host: a replay with tiers runs vLLM's scheduler and its manager of the "
-            "device; leave it out",
-        )
-        need_vllm(", or leave out --host")
-        return
-    given.refuse("tiering", why="without --host: there are no tiers below the device")
+        given.refuse("num_blocks", why="beside --host: host memory takes a model's bytes")
+        given.refuse("html", why="beside --host: a page shows the device alone")
     _check_memory(given)
     _check_managers(given, managers, policies)
     _check_formats(given, placements)
@@ -82,7 +75,7 @@ def _check_managers(
         given.refuse("retention", why="without --manager vllm, the only one that it is for")
     if ManagerName.RUST not in managers:
         given.refuse(
-            *("policy", "placement", "checkpoint_every", "signal"),
+            *("policy", "placement", "checkpoint_every", "signal", "host"),
             why="without --manager rust, the only one that it is for",
         )
     if "checkpoint_every" in given:

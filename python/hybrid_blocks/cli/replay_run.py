@@ -29,11 +29,14 @@ def wanted_variants(
     policies: Sequence[PolicyName],
     retention: int | None,
     signal: float | None,
+    *,
+    host_bytes: int,
 ) -> tuple[Variant, ...]:
     """Return each manager with each of its choices."""
     if ManagerName.VLLM in managers:
         allow_no_gpu()
-    return make_variants(managers, placements, policies, VllmOptions(retention=retention), signal)
+    vllm = VllmOptions(retention=retention)
+    return make_variants(managers, placements, policies, vllm, signal, host_bytes=host_bytes)
 
 
 def run(

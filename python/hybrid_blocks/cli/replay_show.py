@@ -17,8 +17,6 @@ from hybrid_blocks.replay.plot import plot as draw
 from hybrid_blocks.replay.plot import plot_hits
 from hybrid_blocks.replay.report import engine_text, left_out_text, make_table, never_full_text
 from hybrid_blocks.replay.share_report import make_hits_table, make_places_table
-from hybrid_blocks.replay.tiers.report import make_tiers_table
-from hybrid_blocks.replay.tiers.result import TieredResult
 from hybrid_blocks.replay.verdict import verdict
 from hybrid_blocks.terminal import make_console, print_table, print_verdict
 from hybrid_blocks.trace import Trace
@@ -31,12 +29,6 @@ class Files(NamedTuple):
     plot: Path | None
     html: Path | None
     context: typer.Context
-
-
-def show_tiers(results: Sequence[TieredResult], files: Files) -> None:
-    """Print and write hits by tier."""
-    show(files.json, results, make_tiers_table(results))
-    check_served(results)
 
 
 def show_replay(
@@ -67,7 +59,7 @@ def show_replay(
 
 def show(
     json: Path | None,
-    results: Sequence[Result | TieredResult],
+    results: Sequence[Result],
     *tables: Table | None,
     answer: Sequence[str] = (),
     whole: bool = True,
@@ -109,7 +101,7 @@ def write_page(path: Path, trace: Trace, cache: Cache, runs: Runs, context: type
     write(ReplayPage(picture, made_by(context)).document(), path)
 
 
-def check_served(results: Sequence[Result | TieredResult]) -> None:
+def check_served(results: Sequence[Result]) -> None:
     """Check that some replay had requests to serve.
 
     Raises:

@@ -106,6 +106,7 @@ def figures(result: Result) -> dict[str, str]:
         "output tokens": f"{result.output_tokens:,}",
         "prefix hit rate": f"{result.hit_rate:.1%} of tokens, "
         f"{result.block_hit_rate:.1%} of blocks of {result.block_size}",
+        **_host(result),
         "  one at a time, unbounded": _sequential(result),
         "peak running": f"{result.peak_running:,}",
         "  memory / live bytes of one": _bound(result),
@@ -187,6 +188,12 @@ def _states(result: Result) -> dict[str, str]:
         for limit, count in counts.items():
             figures[_ended_by(limit)] = f"{count:,} of {sum(counts.values()):,} admissions"
     return figures
+
+
+def _host(result: Result) -> dict[str, str]:
+    if result.host_tokens is None:
+        return {}
+    return {"  loaded from host memory": f"{result.host_tokens:,} tokens"}
 
 
 def _sequential(result: Result) -> str:

@@ -86,7 +86,7 @@ def replay(
     if not limits:
         limits = (_limit(manager_name, manager),)
     on_hit = places.use if places is not None else _ignore
-    engine = Engine(
+    engine = _engine_class(rust)(
         trace,
         manager,
         cache,
@@ -111,6 +111,14 @@ def replay(
     if filmed is not None:
         engine.timeline.film = filmed.film
     return result, engine.timeline
+
+
+def _engine_class(rust: RustOptions | None) -> type[Engine]:
+    if rust is None or not rust.host_bytes:
+        return Engine
+    from hybrid_blocks.replay.hosted import HostedEngine  # noqa: PLC0415 - not in every build
+
+    return HostedEngine
 
 
 def _ignore(*_: object) -> None:

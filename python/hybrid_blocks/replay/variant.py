@@ -22,6 +22,7 @@ class Variant:
         policy: what the Rust manager evicts first.
         signal: in what share of cases clients are right about their sessions; None if they say
             nothing. For the Rust manager.
+        host_bytes: host memory below the Rust manager's device; 0 for none.
         vllm: settings of vLLM's manager.
     """
 
@@ -29,6 +30,7 @@ class Variant:
     placement: str = "learned"
     policy: PolicyName = PolicyName.LRU
     signal: float | None = None
+    host_bytes: int = 0
     vllm: VllmOptions = field(default_factory=VllmOptions)
 
     @property
@@ -58,7 +60,9 @@ class Variant:
         if self.signal is not None:
             prefixes = prefixes or shared_prefixes(trace, cache.geometry.hash_block_size)
             signals = session_signals(trace, prefixes, accuracy=self.signal)
-        options = RustOptions(placement=CheckpointPolicy(self.placement), signals=signals)
+        options = RustOptions(
+            placement=CheckpointPolicy(self.placement), signals=signals, host_bytes=self.host_bytes
+        )
         return apply_policy(self.policy, trace, cache, config, options)
 
 
@@ -68,13 +72,15 @@ def make_variants(
     policies: Sequence[PolicyName],
     vllm: VllmOptions,
     signal: float | None = None,
+    *,
+    host_bytes: int = 0,
 ) -> tuple[Variant, ...]:
     """Return every placement with every policy for the Rust manager, and vLLM's own."""
     variants: list[Variant] = []
     for manager in managers:
         if manager is ManagerName.RUST:
             variants += [
-                Variant(placement=placement, policy=policy, signal=signal)
+                Variant(placement=placement, policy=policy, signal=signal, host_bytes=host_bytes)
                 for placement in placements
                 for policy in policies
             ]

@@ -39,6 +39,10 @@ def make_manager(
         return _make_verified(name, cache, config, rust or RustOptions())
     match name:
         case ManagerName.RUST:
+            if rust is not None and rust.host_bytes:
+                from hybrid_blocks.replay.hosted import make_hosted  # noqa: PLC0415 - not in every build
+
+                return make_hosted(cache, config, rust)
             made = make_rust(cache, config, rust or RustOptions())
             is_filmed = rust is not None and rust.with_film
             return FilmedManager(made, cache.geometry) if is_filmed else made

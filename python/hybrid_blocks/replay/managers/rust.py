@@ -36,6 +36,7 @@ class RustOptions:
         places: counts checkpoints by their place; of one run only.
         with_film: keep a film, see `FilmedManager`.
         with_events: let the core note what it caches.
+        host_bytes: host memory below the device; 0 for none.
     """
 
     policy: str | FlopModel = "lru"
@@ -45,6 +46,7 @@ class RustOptions:
     places: PlaceCounter | None = None
     with_film: bool = False
     with_events: bool = False
+    host_bytes: int = 0
 
     @property
     def checkpoint_format(self) -> StateFormat:

@@ -1,22 +1,22 @@
-"""Host memory of a deployment that is sized: what requests find there, and what loads take."""
+"""Host memory below the device of a replay: what requests find there, and what loads take."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import orjson
 import pytest
+from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.replay import Cache, Engine, EngineConfig, ManagerName, make_manager
 from hybrid_blocks.replay.cache import plan_cache
+from hybrid_blocks.replay.hosted import BYTES_A_SECOND, HostedEngine, HostedManager, make_hosted
 from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.sizing.candidate import Candidate, make_candidates
-from hybrid_blocks.sizing.evaluate import evaluate
-from hybrid_blocks.sizing.hosted import BYTES_A_SECOND, make_hosted
-from hybrid_blocks.sizing.question import Question
-from hybrid_blocks.sizing.search import search
-from hybrid_blocks.sizing.slo import parse_slo
-from hybrid_blocks.trace import Trace, shared_prefixes
+from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder
+from typer.testing import CliRunner
 
 PROMPT, OUTPUT, DISTINCT = 3000, 4, 24
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=4096)
@@ -48,6 +48,16 @@ def cache_of(model: str, memory: int, tp: int = 1) -> Cache:
     )
 
 
+def over_host(
+    trace: Trace, cache: Cache, config: EngineConfig
+) -> tuple[HostedEngine, HostedManager]:
+    options = replace(Variant().options(trace, cache, config), host_bytes=LARGE)
+    manager = make_hosted(cache, config, options)
+    engine = HostedEngine(trace, manager, cache, config)
+    engine.run()
+    return engine, manager
+
+
 def hits(engine: Engine) -> list[int]:
     return engine.timeline.hit_tokens.tolist()
 
@@ -63,8 +73,7 @@ def test_a_request_finds_in_host_memory_what_a_large_device_would_hold(model: st
         engine.run()
         return engine
 
-    hosted = make_hosted(trace, small, CONFIG, Variant().options(trace, small, CONFIG), LARGE)
-    hosted.run()
+    hosted, manager = over_host(trace, small, CONFIG)
     if any(group.kind == "state" for group in small.geometry.groups):
         # A device learns from its own hits where to keep states.
         assert sum(hits(hosted)) > 0.95 * sum(hits(on_device(large)))
@@ -72,15 +81,14 @@ def test_a_request_finds_in_host_memory_what_a_large_device_would_hold(model: st
         assert hits(hosted) == hits(on_device(large))
     assert sum(hits(hosted)[DISTINCT:]) > 0.8 * trace.prompt_tokens[DISTINCT:].sum()
     assert sum(hits(on_device(small))) < 0.2 * sum(hits(hosted))
-    hosted.manager.check_integrity()
+    manager.check_integrity()
 
 
 def test_a_load_takes_as_long_as_its_bytes() -> None:
     trace, cache = turns(2), cache_of("Phi-4", SMALL)
     clock = replace(CONFIG.step_time, per_prefill_token=0.0, per_context_token=0.0)
     config = replace(CONFIG, step_time=clock)
-    engine = make_hosted(trace, cache, config, Variant().options(trace, cache, config), LARGE)
-    engine.run()
+    engine, _ = over_host(trace, cache, config)
     first = engine.latencies.of("ttft")
     token_bytes = sum(it.block_bytes / it.block_tokens for it in cache.geometry.groups)
     waited = np.array(hits(engine)) * token_bytes / BYTES_A_SECOND
@@ -92,50 +100,39 @@ def test_a_load_takes_as_long_as_its_bytes() -> None:
 def test_cards_load_side_by_side() -> None:
     def waits(tp: int) -> float:
         trace, cache = turns(2), cache_of("Phi-4", SMALL // tp, tp)
-        engine = make_hosted(trace, cache, CONFIG, Variant().options(trace, cache, CONFIG), LARGE)
-        engine.run()
+        engine, _ = over_host(trace, cache, CONFIG)
         assert sum(hits(engine)) > 0
         return float(np.median(engine.latencies.of("ttft")[DISTINCT:]))
 
     assert waits(2) < 0.7 * waits(1)
 
 
-def test_a_search_takes_host_memory_only_where_it_serves() -> None:
-    trace = turns()
-    question = Question(
-        trace=trace,
-        prefixes=shared_prefixes(trace, 16),
-        model=load_model("Granite-4.0-H-Tiny"),
-        targets=parse_slo("ttft_p50<200ms"),
-        deployment=Deployment(in_flight_batches=1, max_num_seqs=4, max_num_batched_tokens=4096),
-        config=CONFIG,
-        utilization=0.68,
-    )
-    hosts = (0, 1 << 30, LARGE)
-    candidates = make_candidates(("L4",), (1,), {"L4": 1.0}, hosts=hosts, host_price=0.01)
-    assert [one.cost for one in candidates] == pytest.approx([1.0, 1.01, 1.64])
-    assert candidates[2].name == "1xL4 with 64 GiB of host memory"
-    every = [evaluate(question, candidate, is_whole=True) for candidate in candidates]
-    assert [row.serves for row in every] == [False, False, True]
-    found = search(question, candidates)
-    assert found.best is not None
-    assert found.best.candidate == candidates[2]
-    assert found.best.measured == every[2].measured
-    easy = replace(question, targets=parse_slo("ttft_p50<900s"))
-    best = search(easy, candidates).best
-    assert best is not None
-    assert best.candidate.host_bytes == 0
+def test_the_command_shows_what_host_memory_adds(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    options = ["--workload", "conversations", "--limit", "60", "--model", "Granite-4.0-H-Tiny"]
+    options += ["--memory", "400MiB", "--max-num-seqs", "2", "--json", str(file)]
+
+    def run(*more: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, ["replay", *options, *more])
+        assert done.exit_code == 0, done.output
+        figures: dict[str, Any] = orjson.loads(file.read_bytes())
+        return figures
+
+    alone, hosted = run(), run("--host", "64GiB")
+    assert alone["host_tokens"] is None
+    assert hosted["host_tokens"] > 0
+    assert hosted["hit_tokens"] >= alone["hit_tokens"] + hosted["host_tokens"] // 2
 
 
-def test_host_memory_too_small_for_a_chunk_says_so() -> None:
-    question = Question(
-        trace=turns(1),
-        prefixes=shared_prefixes(turns(1), 16),
-        model=load_model("Granite-4.0-H-Tiny"),
-        targets=parse_slo("ttft_p50<1s"),
-        deployment=Deployment(in_flight_batches=1),
-        config=CONFIG,
-    )
-    row = evaluate(question, Candidate(card="L4", count=1, cost=1.0, host_bytes=4096))
-    assert not row.serves
-    assert row.why_not
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--host", "4KiB"], "chunk"),
+        (["--host", "1GiB", "--num-blocks", "100"], "beside --host"),
+        (["--host", "1GiB", "--manager", "vllm"], "without --manager rust"),
+    ],
+)
+def test_host_memory_that_serves_nothing_is_refused(options: list[str], reason: str) -> None:
+    done = CliRunner().invoke(app, ["replay", "--workload", "conversations", *options])
+    assert done.exit_code == 2
+    assert reason in done.output

@@ -10,11 +10,11 @@ from hybrid_blocks import block_hasher
 from hybrid_blocks._core.offload import HostCache, RequestKeys
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.plan import ArenaPlan, GroupPlan
-from hybrid_blocks.replay import Cache, Engine, EngineConfig
-from hybrid_blocks.replay.engine import Rows
+from hybrid_blocks.replay.cache import Cache
+from hybrid_blocks.replay.config import EngineConfig
+from hybrid_blocks.replay.engine import Engine, Rows
 from hybrid_blocks.replay.managers.rust import RustManager, RustOptions, make_rust
 from hybrid_blocks.replay.managers.wrapped import WrappedManager
-from hybrid_blocks.trace import Trace
 
 BYTES_A_SECOND: Final = 25e9
 """From host memory to a card, by half of what 16 lanes of PCIe 5 carry."""
@@ -58,8 +58,8 @@ class HostedManager(WrappedManager):
         self._stores: dict[int, int] = {}
         self._loads: dict[int, tuple[int, int, list[bytes]]] = {}
         self._load_seconds = 0.0
+        self._loaded_tokens = 0
         self.append_tokens = inner.append_tokens
-        self.stats = inner.stats
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request; ``request_id`` is its index in the trace."""
@@ -106,6 +106,7 @@ class HostedManager(WrappedManager):
             self._device.preempt(handles)
             return 0
         self._host.touch(keys)
+        self._loaded_tokens += length - computed
         self._load_seconds += sum(self._chunk_bytes[_group(key)] for key in keys) / self._rate
         return 1
 
@@ -136,6 +137,10 @@ class HostedManager(WrappedManager):
         self._device.core.check_integrity()
         self._host.check_integrity()
 
+    def stats(self) -> dict[str, int]:
+        """Return the counters of the device, and the tokens that were loaded."""
+        return self._device.stats() | {"host_tokens": self._loaded_tokens}
+
     def take_load_seconds(self) -> float:
         """Return how long the loads since the last call took."""
         seconds, self._load_seconds = self._load_seconds, 0.0
@@ -163,25 +168,16 @@ class HostedManager(WrappedManager):
 
 
 class HostedEngine(Engine):
-    """An engine whose steps wait for what is loaded from host memory.
-
-    Attributes:
-        manager: the device's, over host memory.
-    """
-
-    def __init__(self, trace: Trace, manager: HostedManager, cache: Cache, config: EngineConfig):
-        super().__init__(trace, manager, cache, config)
-        self.manager = manager
+    """An engine whose steps wait for what is loaded from host memory."""
 
     def _compute(self, rows: Rows, chunks: Counts) -> None:
-        self.now += self.manager.take_load_seconds()
+        assert isinstance(self._manager, HostedManager)
+        self.now += self._manager.take_load_seconds()
         super()._compute(rows, chunks)
 
 
-def make_hosted(
-    trace: Trace, cache: Cache, config: EngineConfig, options: RustOptions, num_bytes: int
-) -> HostedEngine:
-    """Make an engine over ``num_bytes`` of host memory.
+def make_hosted(cache: Cache, config: EngineConfig, options: RustOptions) -> HostedManager:
+    """Make the Rust manager over ``options.host_bytes`` of host memory.
 
     Raises:
         InvalidArgumentError: host memory is smaller than a chunk.
@@ -189,8 +185,7 @@ def make_hosted(
     """
     num_cards = cache.deployment.tp if cache.deployment else 1
     device = make_rust(cache, config, replace(options, with_events=True))
-    manager = HostedManager(device, cache.geometry, num_bytes, num_cards)
-    return HostedEngine(trace, manager, cache, config)
+    return HostedManager(device, cache.geometry, options.host_bytes, num_cards)
 
 
 def _key(digest: bytes, group: int) -> bytes:

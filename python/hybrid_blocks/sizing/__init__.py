@@ -1,1 +1,0 @@
-"""The cheapest cards that serve a trace in virtual time."""
