@@ -1,11 +1,12 @@
-"""Where commands print: consoles, and tables of one look."""
+"""Where commands print: text of others without escape sequences, consoles, tables of one look."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -16,9 +17,46 @@ _GAP: Final = 1
 _VERDICT: Final = "verdict:"
 
 
+def plain(text: str) -> str:
+    """Return text of others in one line, with escapes for characters that a terminal acts on."""
+    return _escaped(" ".join(line.strip() for line in text.splitlines() if line.strip()))
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text
+    )
+
+
+class _PlainConsole(Console):
+    """Escapes all text that it prints; only Rich's own codes reach the terminal."""
+
+    def render(self, *args: Any, **options: Any) -> Iterable[Segment]:
+        for segment in super().render(*args, **options):
+            is_plain = segment.control or segment.text.isprintable()
+            yield segment if is_plain else Segment(_escaped(segment.text), segment.style)
+
+
+class _PlainTable(Table):
+    """Escapes cells and headers before their widths are measured."""
+
+    def add_column(self, header: Any = "", *args: Any, **options: Any) -> None:
+        super().add_column(_cell(header), *args, **options)
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*map(_cell, cells), **options)
+
+
+def _cell(content: Any) -> Any:
+    return _escaped(content) if isinstance(content, str) else content
+
+
 def make_console(*, stderr: bool = False) -> Console:
-    """Make a console that prints text as it is: no markup, no emoji, no colours of its own."""
-    console = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    """Make a console that prints text as it is: no markup, no emoji, no colours of its own.
+
+    Characters that a terminal would act on are printed as escapes.
+    """
+    console = _PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = UNBOUNDED_WIDTH
     return console
@@ -33,7 +71,7 @@ def print_verdict(console: Console, lines: Iterable[str]) -> None:
 
 def grid(title: str, *columns: str) -> Table:
     """Table that leaves the width to the figures: names on the left, figures on the right."""
-    table = Table(
+    table = _PlainTable(
         title=title,
         box=box.SIMPLE_HEAD,
         show_edge=False,

@@ -18,6 +18,7 @@ from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.report import make_report
 from hybrid_blocks.reach.features import Features, check_model
+from hybrid_blocks.terminal import plain
 from hybrid_blocks.units import human
 from hybrid_blocks.vllm.level import Level
 
@@ -83,8 +84,8 @@ def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: 
         lines.append(f"log by default {_log_line(found, release, Level.MANAGER)}")
     events = os.environ.get(variables.EVENTS.name) or variables.EVENTS.default
     lines.append(f"events         {variables.EVENTS.name}={events}: {variables.EVENTS.effect}")
-    typer.echo("\n".join(lines))
-    typer.echo(f"this command: {wanted}")
+    typer.echo("\n".join(map(plain, lines)))
+    typer.echo(plain(f"this command: {wanted}"))
     if not wanted.is_reached(found):
         typer.echo(f"the engine reaches less than that: exit code {LESS_THAN_ASKED}")
         raise typer.Exit(LESS_THAN_ASKED)

@@ -1,5 +1,6 @@
 """The output of commands next to their tables."""
 
+import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any, Final, NoReturn
 import typer
 
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.terminal import plain
 
 STDOUT: Final = Path("-")
 """The file of ``--json`` that is standard output; tables are not printed then."""
@@ -115,12 +117,17 @@ def write_json(path: Path, content: bytes) -> None:
     """
     text = content.rstrip(b"\n")
     if path == STDOUT:
-        typer.echo(text.decode())
+        typer.echo("".join(map(_in_json, text.decode())))
         return
     try:
         path.write_bytes(text + b"\n")
     except OSError as error:
         raise InvalidArgumentError(f"--json {path}: {error.strerror or error}") from None
+
+
+def _in_json(char: str) -> str:
+    """Escape a character that a terminal would act on; such a one stands in strings alone."""
+    return char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1]
 
 
 def told(error: BaseException) -> str:
@@ -145,20 +152,14 @@ def _text(name: str | bytes) -> str:
     return name if isinstance(name, str) else os.fsdecode(name)
 
 
-def one_line(text: str) -> str:
-    """Text of others in one line, without what a terminal would act on."""
-    joined = " ".join(line.strip() for line in text.splitlines() if line.strip())
-    return "".join(char if char.isprintable() else f"{char!a}"[1:-1] for char in joined)
-
-
 def print_error(error: BaseException) -> None:
     """Say what was wrong in one line."""
-    typer.echo(f"error: {one_line(told(error))}", err=True)
+    typer.echo(f"error: {plain(told(error))}", err=True)
 
 
 def warn(text: str) -> None:
     """Say what a user may not have meant, beside what a command prints."""
-    typer.echo(f"warning: {one_line(text)}", err=True)
+    typer.echo(f"warning: {plain(text)}", err=True)
 
 
 def fail(error: Exception) -> NoReturn:

@@ -11,9 +11,10 @@ from typing import Annotated, Final
 
 import typer
 
-from hybrid_blocks.cli.output import one_line, warn
+from hybrid_blocks.cli.output import warn
 from hybrid_blocks.cli.values import finite
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.terminal import plain
 from hybrid_blocks.trace.kv_events.follow import Follower
 from hybrid_blocks.trace.kv_events.recorder import EventRecorder
 from hybrid_blocks.trace.kv_events.subscriber import ANSWERS_WITHIN_S, Subscriber
@@ -61,7 +62,7 @@ def record_command(
         try:
             with _stopped_as_by_ctrl_c():
                 typer.echo(
-                    f"recording {one_line(address)} to {recorder.path}; Ctrl-C ends it", err=True
+                    plain(f"recording {address} to {recorder.path}; Ctrl-C ends it"), err=True
                 )
                 follower.begin()
                 _follow(engine, follower, recorder, ends, largest)
@@ -115,9 +116,8 @@ def _stopped_as_by_ctrl_c() -> Iterator[None]:
 def _say(
     recorder: EventRecorder, follower: Follower, unanswered: str | None, *, has_replay: bool
 ) -> None:
-    typer.echo(
-        f"{recorder.path}: {recorder.num_batches:,} messages, {recorder.num_stored:,} blocks stored"
-    )
+    counts = f"{recorder.num_batches:,} messages, {recorder.num_stored:,} blocks stored"
+    typer.echo(plain(f"{recorder.path}: {counts}"))
     if recorder.num_lost:
         why = (
             "the engine kept them no longer" if has_replay else "--replay asks the engine for them"

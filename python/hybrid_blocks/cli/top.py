@@ -5,10 +5,9 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from hybrid_blocks.cli.output import one_line
 from hybrid_blocks.cli.values import finite
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.terminal import UNBOUNDED_WIDTH, make_console
+from hybrid_blocks.terminal import UNBOUNDED_WIDTH, make_console, plain
 from hybrid_blocks.top.errors import GoneError
 from hybrid_blocks.top.frame import View, frame
 from hybrid_blocks.top.keys import keys
@@ -55,4 +54,4 @@ def top_command(
         def show(view: View) -> None:
             live.update(frame(view, console.width), refresh=True)
 
-        watch(f"{one_line(address)}   q quits", read, show, lambda: wait(interval))
+        watch(f"{plain(address)}   q quits", read, show, lambda: wait(interval))

@@ -7,6 +7,7 @@ from rich.text import Text
 
 from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
+from hybrid_blocks.terminal import plain
 from hybrid_blocks.top.reading import Change, Reading
 from hybrid_blocks.units import human
 
@@ -34,14 +35,12 @@ class View:
 
 def frame(view: View, width: int) -> Text:
     """Return a frame of lines that are cut at ``width``."""
-    lines = [Text(view.url, style=_HEADING)]
+    lines = [Text(plain(view.url), style=_HEADING)]
     if view.problem:
-        lines.append(Text(view.problem, style=_WARNING))
+        lines.append(Text(plain(view.problem), style=_WARNING))
     if view.now is not None:
         lines += _lines(view.now, Change(view.before, view.now), width)
     for line in lines:
-        # An engine's labels are text of others, and a terminal acts on some characters.
-        line.plain = "".join(char if char.isprintable() else "?" for char in line.plain)
         line.truncate(width, overflow="ellipsis")
     return Text("\n", no_wrap=True, end="").join(lines)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.terminal import plain
 from hybrid_blocks.top.errors import GoneError
 
 
@@ -30,7 +31,9 @@ class Reading:
         self.at = at
         self.engines: set[str] = set()
         self._samples: dict[str, list[Sample]] = defaultdict(list)
-        for sample in samples:
+        for shown in samples:
+            labels = {name: plain(value) for name, value in shown.labels.items()}
+            sample = Sample(shown.name, labels, shown.value)
             label = sample.labels.get("engine")
             if label is not None:
                 self.engines.add(label)
