@@ -200,7 +200,13 @@ test-rust: ## cargo test of the core, of the offload tiers and of random operati
 	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops -p hybrid-blocks-py $(CHECKED)
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops
 
-test-light: $(LIGHT) ## pytest without vLLM
+# Programs that tests without vLLM run, in the folder of `make test-rust`, which builds most of them.
+.PHONY: debug-builds
+debug-builds:
+	cargo build --quiet -p hybrid-blocks-ops
+	cargo build --quiet -p hybrid-blocks-py $(CHECKED),hybrid-blocks-py/fault-injection
+
+test-light: $(LIGHT) debug-builds ## pytest without vLLM
 	$(IN_LIGHT) $(call pytest-in,$(VENV)) -n $(WORKERS) -W 'ignore:hybrid_blocks was built' --without-vllm $(WHICH) $(ARGS)
 
 test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)

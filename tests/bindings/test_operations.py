@@ -5,13 +5,13 @@ here are decoded there; what comes back is every call that was made, and what it
 """
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from debug_builds import debug_build
 from examples import examples
 from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
 from hybrid_blocks.errors import HybridBlocksError
@@ -41,9 +41,7 @@ ARGUMENTS: dict[str, tuple[type | None, ...]] = {
 @pytest.fixture(scope="session")
 def binary() -> Path:
     """The program that runs operations on the core."""
-    subprocess.run(["cargo", "build", "--quiet", "-p", "hybrid-blocks-ops"], cwd=ROOT, check=True)
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return target / "debug" / "hybrid-blocks-ops"
+    return debug_build("hybrid-blocks-ops")
 
 
 def manager_of(setup: dict[str, Any]) -> BlockManager:

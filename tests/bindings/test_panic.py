@@ -1,13 +1,10 @@
 """What a panic in the core leaves behind, seen with a build that can be made to panic."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
+from debug_builds import debug_build
 from hybrid_blocks import _core
-
-ROOT = Path(__file__).parents[2]
 
 SCRIPT = """
 import importlib.util, sys
@@ -36,7 +33,8 @@ new_manager().check_integrity()
 
 
 def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() -> None:
-    binary = _core.__file__ if hasattr(_core.BlockManager, "_panic") else _built()
+    is_able = hasattr(_core.BlockManager, "_panic")
+    binary = _core.__file__ if is_able else str(debug_build("lib_core.so"))
     command = [sys.executable, "-c", SCRIPT, binary]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
@@ -44,12 +42,3 @@ def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() ->
     assert first == "the core panicked: asked to; make a new one"
     assert len(later) == 3
     assert all("earlier call panicked" in line and "make a new one" in line for line in later)
-
-
-def _built() -> str:
-    """Build what `make check` tests, where another build is tested; return the binary."""
-    build = ["cargo", "build", "--quiet", "-p", "hybrid-blocks-py"]
-    build += ["--no-default-features", "--features", "offload,fault-injection"]
-    # In the folder of `make test-rust`, which builds most of it.
-    subprocess.run(build, cwd=ROOT, check=True)
-    return str(Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "lib_core.so")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import models
+import pytest
 from formats import run
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
@@ -14,6 +15,7 @@ States that come back a tenth too small move one by 0.056 and 0.083, lost ones b
 """
 
 
+@pytest.mark.full
 def test_smaller_checkpoints_find_as_much_and_answer_nearly_alike() -> None:
     found, log = run(models.build("granitemoehybrid", BUILD), ["full", *FARTHEST])
     full = found["full"]

@@ -34,7 +34,7 @@ async def answers(server: Server) -> list[Answer]:
     ("kind", "settings", "parts"),
     [
         # One stage has one layer of attention and four with states, the other one and two.
-        ("qwen3_next", {"num_hidden_layers": 8}, "5,3"),
+        pytest.param("qwen3_next", {"num_hidden_layers": 8}, "5,3", marks=pytest.mark.full),
         # The last stage has no layer of full attention.
         ("gemma3_text", {}, "3,3"),
     ],

@@ -51,7 +51,7 @@ deployments = st.builds(
 memories = st.integers(2**26, 2**34)
 lengths = st.integers(1, 20_000)
 without_deadline = settings(
-    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

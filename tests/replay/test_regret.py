@@ -25,6 +25,7 @@ LOADS = {
     "changing": (Documents(), Chats()),
     "changing back": (Chats(), Documents()),
 }
+QUICK = ("conversations", "agents", "documents", "changing")
 
 
 def regrets(name: str, num_requests: int, model: str, share: float, seed: int) -> list[Regret]:
@@ -56,7 +57,10 @@ def check(found: list[Regret]) -> None:
         )
 
 
-@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in LOADS],
+)
 def test_the_learned_placement_is_nearly_the_best_fixed_one(name: str) -> None:
     check(regrets(name, 900, "Qwen3.5-27B", 0.2, seed=11))
 
