@@ -6,15 +6,18 @@ full one tries all values, and pairs of them.
 
 import gzip
 import json
+import os
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import typer
 from hybrid_blocks.cli import app
 from hybrid_blocks.cli.commands import FUNCTIONS
+from hybrid_blocks.cli.output import to_draw, to_page, to_write
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.trace import FORMATS
 from typer.testing import CliRunner
@@ -230,3 +233,59 @@ def test_all_wrong_files_are_refused_in_one_line(tmp_path: Path) -> None:
 def test_what_is_no_file_is_refused_in_one_line(path: str) -> None:
     for words in readers(path):
         assert check(*words)
+
+
+WRITES = {to_write, to_draw, to_page}
+MODELS = {("doctor", "model"), ("plan", "model"), ("replay", "model"), ("view", "model")}
+"""Parameters that may also name a file."""
+BESIDE: dict[tuple[str, str], list[str]] = {
+    ("plan", "layers"): ["--memory", "24GiB"],
+    ("plan", "model"): ["--memory", "24GiB"],
+    ("replay", "trace"): ["--num-blocks", "unbounded"],
+    ("view", "model"): ["--memory", "24GiB", "--speculative", "mtp:1"],
+}
+"""Words of a right command beside some parameters, where those of `base` would refuse them."""
+
+
+def reading() -> Iterator[tuple[str, str, list[str]]]:
+    """Each parameter of a command that names files to read, with the words before the files."""
+    for command, function in FUNCTIONS.items():
+        written = getattr(import_module(f"hybrid_blocks.cli.{command}"), function)
+        group: Any = typer.main.get_command(app)
+        parameters = {it.name: it for it in group.get_command(None, command).params}
+        for name, hint in get_type_hints(written, include_extras=True).items():
+            callback = getattr(hint, "__metadata__", [None])[0]
+            is_path = "Path" in str(hint) and getattr(callback, "callback", None) not in WRITES
+            if is_path or (command, name) in MODELS:
+                parameter = parameters[name]
+                is_option = parameter.param_type_name == "option"
+                yield command, name, [parameter.opts[0]] if is_option else []
+
+
+@pytest.mark.parametrize(("command", "name", "before"), list(reading()))
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
+def test_no_command_waits_for_a_file_that_is_none(
+    tmp_path: Path, command: str, name: str, before: list[str], kind: str
+) -> None:
+    odd = {"a pipe": tmp_path / "pipe", "a device": Path("/dev/zero"), "a folder": tmp_path / "no"}
+    os.mkfifo(odd["a pipe"])
+    odd["a folder"].mkdir()
+    right = BESIDE.get((command, name), base(command, tmp_path))
+    assert str(odd[kind]) in check(command, *right, *before, str(odd[kind]))
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero", "folder"])
+def test_no_pasted_command_waits_for_a_file_that_is_none(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    pasted = ["vllm", "serve", "Qwen/Qwen3-8B", "--config", name]
+    for words in (["plan", "--memory", "24GiB"], ["doctor"]):
+        assert f"--config {name}: " in check(*words, "--", *pasted)
+
+
+def test_the_parameters_that_name_files_are_found() -> None:
+    found = {(command, name) for command, name, _ in reading()}
+    assert found >= MODELS | {
+        *(("plan", name) for name in ("layers", "trace", "log")),
+        *(("replay", "trace"), ("replay", "tokenizer"), ("profile", "trace")),
+    }

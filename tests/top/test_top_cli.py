@@ -1,9 +1,11 @@
 """`hybrid-blocks top` against a server that answers as an engine does."""
 
 import fcntl
+import itertools
 import os
 import pty
 import select
+import socketserver
 import struct
 import subprocess
 import sys
@@ -11,11 +13,14 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from hybrid_blocks.cli import app
+from hybrid_blocks.top.errors import GoneError
+from hybrid_blocks.top.read import fetch
 from shown import shown
 from typer.testing import CliRunner
 
@@ -85,6 +90,71 @@ def test_an_engine_that_is_not_there_is_named_with_those_that_are(
     result = CliRunner().invoke(app, ["top", served.address, "--once", "--engine", "1"])
     assert result.exit_code == 2
     assert f"error: http://{served.address}/metrics: no engine 1; engines: 0, 2" in result.output
+
+
+class Endless(socketserver.ThreadingTCPServer):
+    """Sends one piece after another without an end, after a beginning."""
+
+    daemon_threads = True
+    begin = piece = b""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/metrics"
+
+
+class _EndlessHandler(socketserver.BaseRequestHandler):
+    server: Endless
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            self.request.recv(4096)
+            self.request.sendall(self.server.begin)
+            while self.server.piece:
+                self.request.sendall(self.server.piece)
+            self.request.recv(4096)  # ends when the client leaves
+
+
+@pytest.fixture
+def endless() -> Iterator[Endless]:
+    with Endless(("127.0.0.1", 0), _EndlessHandler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\n"
+ENDLESS = {
+    "a status": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "chunks": (OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "a body": (OK + b"\r\n", b"x"),
+    "a body of a length": (OK + b"Content-Length: 99999999\r\n\r\n", b"x"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_one_limit_is_for_a_whole_answer(endless: Endless, kind: str) -> None:
+    """Each look at the clock takes a second, so that pieces of any speed come late."""
+    endless.begin, endless.piece = ENDLESS[kind]
+    seconds = itertools.count()
+    with pytest.raises(GoneError, match="does not answer, or not to the end, within 20 s"):
+        fetch(endless.url, 20, lambda: float(next(seconds)))
+    assert next(seconds) == 21
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_an_answer_of_any_size_ends(endless: Endless, kind: str) -> None:
+    endless.begin, endless.piece = ENDLESS[kind]
+    endless.piece *= 10_000
+    with pytest.raises(GoneError, match=r"longer than 8 MiB|not to the end"):
+        fetch(endless.url, 600 if "body" in kind else 0.5)
+
+
+def test_a_server_that_says_nothing_is_left_at_the_limit(endless: Endless) -> None:
+    with pytest.raises(GoneError, match=r"within 0\.2 s"):
+        fetch(endless.url, 0.2)
 
 
 def test_the_view_needs_a_terminal(served: Served) -> None:

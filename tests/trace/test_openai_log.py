@@ -63,8 +63,8 @@ class WordTokenizer:
         self.words: dict[str, int] = {}
 
     @classmethod
-    def from_file(cls, path: str) -> "WordTokenizer":
-        if not Path(path).read_text():
+    def from_buffer(cls, content: bytes) -> "WordTokenizer":
+        if not content:
             raise ValueError("an empty file")
         return cls()
 

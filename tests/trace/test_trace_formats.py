@@ -305,6 +305,50 @@ def test_azure_requests_start_at_zero_and_share_nothing(tmp_path: Path) -> None:
     assert len(tokens) == len(set(tokens)) == 374 + 44 + 396 + 1
 
 
+def test_azure_traces_of_later_years_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2024-05-10 00:00:00.009930+00:00,2162,5\n"
+        "2024-05-10 00:00:01.009930+00:00,2399,6\n"
+    )
+    trace = read_trace(path)
+    assert trace.arrival.tolist() == pytest.approx([0.0, 1.0])
+    assert trace.prompt_tokens.tolist() == [2162, 2399]
+    assert trace.output_tokens.tolist() == [5, 6]
+
+    path.write_text(
+        "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n"
+        "2024-10-15 12:00:00.5,2,3100,44\n"
+        "2024-10-15 12:00:01,0,700,1\n"
+    )
+    trace = read_trace(path)
+    assert trace.arrival.tolist() == [0.0, 0.5]
+    assert trace.prompt_tokens.tolist() == [3100, 700]
+    assert trace.output_tokens.tolist() == [44, 1]
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("2024-05-10 00:00:01", 0),
+        ("2024-05-10 00:00:01Z", 0),
+        ("2024-05-10 00:00:01+00:00", 0),
+        ("2024-05-10 00:00:01+05", -5 * 3600),
+        ("2024-05-10 00:00:01-07", 7 * 3600),
+        ("2024-05-10 00:00:01+0530", -5.5 * 3600),
+        ("2024-05-10T00:00:01.5000000+05:30", 0.5 - 5.5 * 3600),
+    ],
+)
+def test_a_zone_behind_a_time_is_no_fraction_of_it(
+    tmp_path: Path, time: str, seconds: float
+) -> None:
+    path = tmp_path / "trace"
+    early = "2024-05-09 00:00:01"
+    path.write_text(f"{early},8,1\n{time},8,1\n")
+    assert read_trace(path, "azure").arrival[1] == 86_400 + seconds
+
+
 def test_a_file_in_no_known_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text('{"question": 42}\n')

@@ -1,11 +1,12 @@
 """``hybrid-blocks plan --log FILE``."""
 
 import codecs
-import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import typer
@@ -14,13 +15,13 @@ from rich.console import Console
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import STDOUT, write_json
 from hybrid_blocks.cli.pasted import refuse_pasted
+from hybrid_blocks.inputs import PIECE_BYTES, UNPACK_ERRORS, numbered_lines, unpack
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted.log_lines import Logged, read_lines
 from hybrid_blocks.pasted.log_report import LogReport, report_log
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.tables import render
 from hybrid_blocks.terminal import grid, make_console, print_table
-from hybrid_blocks.trace.lines import UNPACK_ERRORS, unpacked
 from hybrid_blocks.units import gib, parse_memory, parse_tokens
 
 
@@ -76,19 +77,31 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
 
 def _read(file: Path) -> Logged:
     try:
-        raw = sys.stdin.buffer if file == STDOUT else unpacked(file)
-        log = io.BufferedReader(cast("io.RawIOBase", raw))
-        with io.TextIOWrapper(log, _encoding(log.peek(2)), "replace") as lines:
-            return read_lines(lines)
+        return read_lines(_lines(file))
     except UNPACK_ERRORS as error:
         raise PlanError(f"--log {file}: the compressed data ends or breaks: {error}") from None
     except OSError as error:
         raise PlanError(f"--log {file}: {error.strerror or error}") from None
 
 
-def _encoding(begin: bytes) -> str:
-    """Return the encoding of a text that begins so; PowerShell redirects logs as UTF-16."""
-    return "utf-16" if begin[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE} else "utf-8-sig"
+def _lines(file: Path) -> Iterator[str]:
+    is_piped = file == STDOUT
+    pieces = iter(partial(sys.stdin.buffer.read1, PIECE_BYTES), b"") if is_piped else unpack(file)
+    for _, line in numbered_lines(_in_utf_8(pieces), file):
+        # A bar of progress returns to the beginning of its line.
+        yield from line.decode(errors="replace").split("\r")
+
+
+def _in_utf_8(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Write text in UTF-16 as UTF-8; PowerShell redirects logs so."""
+    first = next(pieces, b"")
+    if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield first
+        yield from pieces
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for piece in chain((first,), pieces):
+        yield decoder.decode(piece).encode()
 
 
 def _print(report: LogReport, console: Console, *, whole: bool, is_given: bool) -> None:

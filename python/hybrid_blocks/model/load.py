@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from hybrid_blocks.inputs import read_input
 from hybrid_blocks.model import decoder, described, dtype, quantization, table
 from hybrid_blocks.model.architecture import READERS, qwen, refused
 from hybrid_blocks.model.config import Config
@@ -125,7 +126,7 @@ def load_layers(source: str) -> Model:
 
     """
     try:
-        return described.decode(Path(source).read_bytes(), source)
+        return described.decode(read_input(Path(source)), source)
     except FileNotFoundError:
         raise PlanError(f"{source}: no such file") from None
     except OSError as error:
@@ -203,7 +204,7 @@ def _merged(fields: dict[str, object], overrides: Mapping[str, object] | None) -
 
 def _read_json(path: Path) -> dict[str, object]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, object])
+        return msgspec.json.decode(read_input(path), type=dict[str, object])
     except msgspec.DecodeError as error:
         raise PlanError(f"{path}: not a JSON object: {error}") from None
     except OSError as error:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hybrid_blocks.inputs import read_input
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted.options import recorded
 
@@ -46,7 +47,7 @@ def _read(name: str) -> Iterator[tuple[str, Any]]:
         raise PlanError(f"--config {name} is YAML: pip install pyyaml, or write its options out")
     yaml = import_module("yaml")
     try:
-        content = yaml.safe_load(Path(name).read_text())
+        content = yaml.safe_load(read_input(Path(name)).decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise PlanError(f"--config {name}: {reason}") from None

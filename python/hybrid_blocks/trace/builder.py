@@ -76,8 +76,13 @@ class TraceBuilder:
         ``spans`` hold ``prompt_tokens + output_tokens`` tokens or more; what is over is cut off.
         """
         if not math.isfinite(arrival):
-            raise TraceError(f"request {len(self)} of {self._name} arrives at {arrival} s")
+            raise TraceError(f"request {len(self) + 1} of {self._name} arrives at {arrival} s")
         remaining = prompt_tokens + output_tokens
+        if remaining > MAX_TOKEN_ID:
+            raise TraceError(
+                f"request {len(self) + 1} of {self._name} has {remaining:,} tokens; at most "
+                f"{MAX_TOKEN_ID:,} are replayed"
+            )
         for first, count in _maximal(_cut(spans, remaining)):
             if first + count - 1 > MAX_TOKEN_ID:
                 raise TraceError(
@@ -133,7 +138,8 @@ class TraceBuilder:
         last = int(arrival.argmax())
         days = arrival[last] / _DAY
         before = "the first" if self._follows[last] < 0 else "the one before it"
-        late = f"request {last + 1} of {self._name} arrives {days:,.0f} days after {before}"
+        when = f"{days:,.0f}" if days < 1e9 else f"{days:.3g}"
+        late = f"request {last + 1} of {self._name} arrives {when} days after {before}"
         if days > _MOST_DAYS:
             raise TraceError(f"{late}, and at most {_MOST_DAYS:,} are replayed; {_SEE_UNIT}")
         if days > _LONG_DAYS:

@@ -1,47 +1,27 @@
 """Numbered records of a file that may be compressed and may be damaged."""
 
-import gzip
-import io
-import zlib
+from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Final, Literal, TypeVar, cast
+from typing import Final, Literal, TypeVar
 
 import msgspec
-import zstandard
 
+from hybrid_blocks.inputs import LONGEST_LINE, UNPACK_ERRORS, numbered_lines, unpack
 from hybrid_blocks.trace.errors import DamagedLineError, TraceError
 from hybrid_blocks.trace.value import reason
 
 OnError = Literal["raise", "skip"]
 T = TypeVar("T")
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_READ_BYTES = 1 << 14  # a few bytes may stand for a thousand times as many
+LONGEST_LIST: Final = 1 << 30
+"""Bytes of a file that is one JSON list; all of ShareGPT has 670 MB."""
+MOST_DAMAGED: Final = 100_000
+"""Lines that may be skipped where fewer are whole."""
 
 _list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
-
-
-UNPACK_ERRORS: Final = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
-"""Errors of compressed data that ends early or breaks."""
-
-
-def unpacked(path: Path) -> IO[bytes]:
-    """Open a file that may be compressed with gzip or zstd, as its first bytes show.
-
-    Raises:
-        OSError: it cannot be opened. Reading may raise `UNPACK_ERRORS`.
-
-    """
-    with path.open("rb") as raw:
-        magic = raw.read(4)
-    if magic.startswith(_GZIP_MAGIC):
-        return cast("IO[bytes]", gzip.open(path))
-    if magic == _ZSTD_MAGIC:
-        return io.BufferedReader(_Unpacked(path))
-    return path.open("rb")
 
 
 class LineReader:
@@ -53,25 +33,29 @@ class LineReader:
 
     Attributes:
         path: the file.
-        damaged: records skipped so far, with ``on_error="skip"``.
+        skipped: numbers of the damaged records, with ``on_error="skip"``.
+        damaged: the error of the first of them.
         cut_off_after: the last line that could be unpacked, where the compressed data ends early
             or breaks; None where it is whole.
     """
 
     def __init__(self, path: Path, on_error: OnError) -> None:
         self.path = path
-        self.damaged: list[DamagedLineError] = []
+        self.skipped = array("q")
+        self.damaged: DamagedLineError | None = None
         self.cut_off_after: int | None = None
         self._on_error = on_error
 
     def parse(self, parse: Callable[[bytes], T]) -> Iterator[T]:
         """Yield what ``parse`` makes of each record; its ``ValueError`` tells what is wrong."""
+        num_whole = 0
         for number, line in self._numbered():
             try:
                 record = parse(line)
-            except (ValueError, RecursionError) as error:
-                self._report(number, reason(error, line))
+            except (ValueError, OverflowError, RecursionError) as error:
+                self._skip(DamagedLineError(self.path, number, reason(error, line)), num_whole)
                 continue
+            num_whole += 1
             yield record
 
     def first(self) -> bytes:
@@ -79,15 +63,24 @@ class LineReader:
         return next((line for _, line in self._numbered()), b"")
 
     def _numbered(self) -> Iterator[tuple[int, bytes]]:
-        lines = self._lines()
-        number, first = next(lines, (0, b""))
-        if first.lstrip().startswith(b"["):
-            yield from self._items(first + b"".join(more for _, more in lines))
-        elif first:
-            yield number, first
-            yield from lines
+        return self._items() if self._is_list() else self._lines(LONGEST_LINE)
 
-    def _items(self, text: bytes) -> Iterator[tuple[int, bytes]]:
+    def _is_list(self) -> bool:
+        with suppress(OSError, *UNPACK_ERRORS):
+            for piece in unpack(self.path):
+                if text := piece.removeprefix(BOM_UTF8).lstrip():
+                    return text.startswith(b"[")
+        return False
+
+    def _items(self) -> Iterator[tuple[int, bytes]]:
+        text = bytearray()
+        for _, line in self._lines(LONGEST_LIST):
+            text += line
+            if len(text) > LONGEST_LIST:
+                raise TraceError(
+                    f"{self.path} is a JSON list of more than {LONGEST_LIST >> 30} GiB; "
+                    "jq -c .[] writes each item in a line of its own"
+                )
         try:
             items = _list_decoder.decode(text)
         except (ValueError, RecursionError) as error:
@@ -96,14 +89,11 @@ class LineReader:
         for number, item in enumerate(items, start=1):
             yield number, bytes(item)
 
-    def _lines(self) -> Iterator[tuple[int, bytes]]:
+    def _lines(self, longest: int) -> Iterator[tuple[int, bytes]]:
         number = 0
         try:
-            with unpacked(self.path) as lines:
-                for number, line in enumerate(lines, start=1):
-                    text = line.removeprefix(BOM_UTF8) if number == 1 else line
-                    if text.strip():
-                        yield number, text
+            for number, line in numbered_lines(unpack(self.path), self.path, longest):
+                yield number, line
         except UNPACK_ERRORS as error:
             self._cut_off(number, error)
         except OSError as error:
@@ -115,49 +105,13 @@ class LineReader:
             raise DamagedLineError(self.path, number + 1, what) from None
         self.cut_off_after = number
 
-    def _report(self, number: int, what: str) -> None:
-        damaged = DamagedLineError(self.path, number, what)
+    def _skip(self, damaged: DamagedLineError, num_whole: int) -> None:
         if self._on_error == "raise":
             raise damaged
-        self.damaged.append(damaged)
-
-
-class _Unpacked(io.RawIOBase):
-    """The frames of a file of zstd; one that is cut off ends in an ``EOFError``, as with gzip.
-
-    The library's own reader takes a file that was cut off as a whole one.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
-        self._frame: Any = None
-        self._packed = self._text = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._text and self._unpack():
-            pass
-        size = min(len(buffer), len(self._text))
-        buffer[:size], self._text = self._text[:size], self._text[size:]
-        return size
-
-    def _unpack(self) -> bool:
-        """Unpack some more, and tell whether there was any."""
-        self._packed = self._packed or self._file.read(_READ_BYTES)
-        if not self._packed:
-            if self._frame is not None:
-                raise EOFError("the last frame of zstd has no end")
-            return False
-        if self._frame is None:
-            self._frame = zstandard.ZstdDecompressor().decompressobj()
-        self._text = self._frame.decompress(self._packed)
-        self._packed = self._frame.unused_data
-        if self._frame.eof:
-            self._frame = None
-        return True
+        self.damaged = self.damaged or damaged
+        self.skipped.append(damaged.line)
+        if len(self.skipped) > max(MOST_DAMAGED, num_whole):
+            raise TraceError(
+                f"{self.damaged}; so are {len(self.skipped) - 1:,} lines behind it, and only "
+                f"{num_whole:,} lines hold a request"
+            )

@@ -80,7 +80,7 @@ FORMATS = {
         llmservingsim.build,
         fields=Fields.of(llmservingsim.Record),
     ),
-    "azure": Format(azure.HEADER, azure.parse, lengths.build, fields=columns(azure.HEADER)),
+    "azure": Format(azure.MARK, azure.parse, lengths.build, fields=columns(azure.HEADER)),
     "recorded": Format(
         recorded.MARK, recorded.parse, recorded.build, fields=Fields.of(recorded.Record)
     ),
@@ -168,7 +168,7 @@ def read_trace(
         raise TraceError(_why_empty(reader))
     more = {"tokenizer": tokenizer} if known.has_text else {}
     return known.build(printable(path.name), records, **more).build(
-        skipped=tuple(damaged.line for damaged in reader.damaged),
+        skipped=tuple(reader.skipped),
         cut_off_after=reader.cut_off_after,
         from_zero=True,
     )
@@ -181,8 +181,8 @@ def printable(name: str) -> str:
 
 def _why_empty(reader: LineReader) -> str:
     """Say why a file has no request."""
-    if reader.damaged:
-        return f"{reader.damaged[0]}; no other line holds a request"
+    if reader.damaged is not None:
+        return f"{reader.damaged}; no other line holds a request"
     if reader.cut_off_after is not None:
         return f"{reader.path}: its compressed data ends or breaks before the first line does"
     return f"{reader.path} holds no request"

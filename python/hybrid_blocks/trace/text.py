@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+from hybrid_blocks.inputs import read_input
 from hybrid_blocks.trace.builder import Span, TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
 
@@ -61,7 +62,7 @@ class Tokenizer:
         except ImportError:
             raise TraceError("--tokenizer needs tokenizers: pip install tokenizers") from None
         try:
-            self._tokenizer: Any = Loaded.from_file(str(path))
+            self._tokenizer: Any = Loaded.from_buffer(read_input(path))
         except Exception as error:  # noqa: BLE001 -- tokenizers raises it as it is
             raise TraceError(f"--tokenizer {path}: {error}") from None
         self.num_reserved = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
