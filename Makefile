@@ -320,10 +320,13 @@ build/.docs-env: $(UV) pyproject.toml
 	$(UV) pip install --quiet --python $(DOCS_VENV)/bin/python --group docs
 	@mkdir -p build && touch $@
 
-.PHONY: docs reference
+.PHONY: docs claims reference
 docs: build/.docs-env ## Build the site of docs/ into build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@echo build/site/index.html
+
+claims: ## Print which test holds which claim
+	@$(PYTHON) docs/make/claims.py
 
 reference: build/.installed ## Write docs/reference from the code
 	$(VENV)/bin/python docs/make/reference.py

@@ -1,3 +1,5 @@
+"""The command doctor says which level an engine reaches, and why."""
+
 import re
 
 import pytest

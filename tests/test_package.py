@@ -1,3 +1,5 @@
+"""The package exports what it documents, with types, and says how it was built."""
+
 import runpy
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""Block tensors are described by strides, and wrong ones are refused."""
+
 import pytest
 import torch
 from hybrid_blocks.kernels import BlockTensors

@@ -1,3 +1,5 @@
+"""Converted states have the bytes of the reference, and nothing else is written."""
+
 from importlib import import_module
 from typing import Any
 from unittest import mock

@@ -1,3 +1,5 @@
+"""Copied blocks have the bytes of the reference, for all strides, types and lists of ids."""
+
 from importlib import import_module
 from typing import Any
 from unittest import mock

@@ -1,3 +1,5 @@
+"""The CUDA sources compile, and compute on a CPU what the reference computes."""
+
 import ctypes
 import re
 from functools import cache

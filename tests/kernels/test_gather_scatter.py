@@ -1,3 +1,5 @@
+"""Gathered and scattered blocks have the bytes of the reference."""
+
 from typing import Any
 from unittest import mock
 

@@ -1,3 +1,5 @@
+"""The package of kernels imports without a GPU and names its backends."""
+
 import shutil
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""One launch moves the copies of all groups."""
+
 import numpy as np
 import pytest
 import torch

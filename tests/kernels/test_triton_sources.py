@@ -1,3 +1,5 @@
+"""The Triton sources compile for each architecture, with the names that tests list."""
+
 import json
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""A cache is planned from a model, from blocks, or as large as a trace needs."""
+
 import pytest
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment

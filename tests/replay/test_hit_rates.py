@@ -1,3 +1,5 @@
+"""Hits of replays are those that recorded traces allow."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""The command replays traces and workloads, and refuses options that say nothing."""
+
 import gzip
 import json
 import re

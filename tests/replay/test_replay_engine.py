@@ -1,3 +1,5 @@
+"""The engine in virtual time schedules, preempts and finishes as computed by hand."""
+
 from typing import Any
 
 import numpy as np
