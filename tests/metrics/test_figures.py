@@ -50,16 +50,6 @@ def test_pools_are_named_by_what_they_hold(
     assert pool_names(len(names), pools, are_states) == names
 
 
-def test_the_docs_name_every_figure_with_its_labels() -> None:
-    rows = re.findall(
-        r"^\| `(hybrid_blocks_\w+)` \| (.*?) \|", (DOCS / "vllm.md").read_text(), re.M
-    )
-    named = {name: set(re.findall(r"`(\w+)`:?", cell)) for name, cell in rows}
-    assert named.keys() == {figure.name for figure in ENGINE}
-    for figure in ENGINE:
-        assert set(figure.labels) <= named[figure.name], figure.name
-
-
 def test_the_docs_of_offload_name_figures_that_are_there() -> None:
     every = re.findall(r"^\| `(\w+)` \|", (DOCS / "reference/metrics.md").read_text(), re.M)
     names = {figure.name for figure in OFFLOAD}
