@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.plan.report import Plan, make_report
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def draw_block(
 
 def memory(folder: Path) -> None:
     """What one request occupies in vLLM's equal blocks and in slabs."""
-    report = make_report(load_model(MODEL), MEMORY, Deployment(), lengths=[TOKENS])
+    report = make_report(Plan(load_model(MODEL), MEMORY, Deployment()), [TOKENS])
     assert report.vllm is not None
     figure = Figure(figsize=(9.6, 2.3), layout="constrained")
     axes = figure.add_subplot()

@@ -1,12 +1,13 @@
 """SGLang's own arithmetic of its pools, run without a GPU.
 
-Needs torch, transformers and the unpacked wheel on ``PYTHONPATH``.
+Reads a JSON list of questions from standard input, and writes a list of answers. Needs torch,
+transformers and the unpacked wheel on ``PYTHONPATH``.
 """
 
 import sys
 import tempfile
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import MethodType
@@ -20,8 +21,6 @@ from sglang.srt.arg_groups import overrides
 from sglang.srt.configs import hybrid_arch
 from sglang.srt.configs.model_config import AttentionArch, ModelConfig
 from sglang.srt.mem_cache import kv_cache_configurator as configurator
-from sglang.srt.mem_cache import unified_memory_pool as unified
-from sglang.srt.mem_cache.allocator.unified_sub_pool import MultiEndedAllocator
 
 _GIB = 2**30
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
@@ -31,74 +30,62 @@ _ASKED_OF_ITSELF = (
 )
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Options of a server, by SGLang's names but for ``draft_tokens`` and its layers."""
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's ``config.json``, the memory of its pools, and options of the server.
 
+    ``draft_tokens`` counts the token that is verified too.
+    """
+
+    config: dict[str, Any]
+    memory_bytes: int
+    max_running_requests: int
     tp: int = 1
     kv_cache_dtype: str = "auto"
     mamba_ssm_dtype: str | None = None
-    mamba_full_memory_ratio: float = 0.9
-    mamba_radix_cache_strategy: str = "auto"
     disable_radix_cache: bool = False
-    max_running_requests: int | None = None
     draft_tokens: int = 0
     draft_layers: int = 0
-    enable_unified_memory: bool = False
 
 
-class Buffer(msgspec.Struct, frozen=True, kw_only=True):
-    """The one buffer of unified memory, and what it holds at once."""
+class Pools(msgspec.Struct, frozen=True, kw_only=True):
+    """What SGLang makes of a memory; ``refusal`` is why it makes nothing of it."""
 
-    total_bytes: int
-    tokens: int
-    """Beside nothing else."""
-    others: int
-    """States, or tokens of windows, of which half the pool's own number is taken."""
-    tokens_beside: int
-
-
-class Pools(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What SGLang makes of a memory."""
-
-    strategy: str | None
-    state_bytes: int
-    state_slots: int | None
-    slots_per_request: int | None
-    tokens: int
-    window_tokens: int | None
-    max_running: int
-    buffer: Buffer | None = None
+    strategy: str | None = None
+    state_bytes: int | None = None
+    state_slots: int | None = None
+    slots_per_request: int | None = None
+    tokens: int | None = None
+    window_tokens: int | None = None
+    max_running: int | None = None
+    refusal: str | None = None
 
 
-def sizes(fields: Mapping[str, Any], options: Options, memory_bytes: int) -> Pools:
-    """Let SGLang split ``memory_bytes`` for a model of ``config.json`` fields."""
+def answer(asked: Question) -> Pools:
+    """Let SGLang split the memory."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_bytes(msgspec.json.encode(fields))
+        (Path(folder) / "config.json").write_bytes(msgspec.json.encode(asked.config))
         model = ModelConfig(folder)
     schedule = _Object(
         max_mamba_cache_size=None,
-        max_running_requests=options.max_running_requests,
-        mamba_full_memory_ratio=options.mamba_full_memory_ratio,
+        max_running_requests=asked.max_running_requests,
+        mamba_full_memory_ratio=0.9,
         disable_overlap_schedule=False,
         max_total_tokens=None,
         page_size=1,
         swa_full_tokens_ratio=0.8,
     )
-    strategy = _strategy(model, options)
-    states = hybrid_arch.mambaish_config(model)
-    with _runtime(schedule, strategy, options):
-        worker = _worker(model, states, options)
+    strategy, states = _strategy(model), hybrid_arch.mambaish_config(model)
+    with _runtime(schedule, strategy, asked):
+        worker = _worker(model, states, asked)
         each = None
-        rest: float = memory_bytes / _GIB
+        rest: float = asked.memory_bytes / _GIB
         if states is not None:
             rest = configurator.KVCacheConfigurator._handle_max_mamba_cache(worker, rest)
             each = worker._calculate_mamba_ratio()
         budget = int(rest * _GIB)
         made = configurator.KVCacheConfigurator.config_from_budget(worker, budget)
-        buffer = _buffer(worker, made, schedule) if options.enable_unified_memory else None
         return Pools(
-            buffer=buffer,
-            strategy=strategy,
+            strategy="off" if states is not None and asked.disable_radix_cache else strategy,
             state_bytes=0 if states is None else states.mamba2_cache_params.mamba_cache_per_req,
             state_slots=schedule.max_mamba_cache_size,
             slots_per_request=each,
@@ -110,67 +97,18 @@ def sizes(fields: Mapping[str, Any], options: Options, memory_bytes: int) -> Poo
         )
 
 
-class _TakenError(Exception):
-    """What SGLang would make its buffer of."""
+def main() -> None:
+    """Answer all questions."""
+    answers = []
+    for asked in msgspec.json.decode(sys.stdin.buffer.read(), type=list[Question]):
+        try:
+            answers.append(answer(asked))
+        except Exception as error:  # noqa: BLE001 - SGLang refuses in many ways
+            answers.append(Pools(refusal=repr(error)))
+    sys.stdout.buffer.write(msgspec.json.encode(answers))
 
 
-def _buffer(worker: Any, made: Any, schedule: Any) -> Buffer:
-    """Let SGLang make the buffer, without memory, and take half of the smaller pool's number."""
-
-    def take(**options: Any) -> None:
-        raise _TakenError(options["total_bytes"], options["sub_pool_specs"])
-
-    try:
-        with patch.object(unified, "UnifiedKVPool", take):
-            if worker.mambaish_config is not None:
-                others = schedule.max_mamba_cache_size
-                configurator.KVCacheConfigurator._init_unified_mamba_pools(
-                    worker,
-                    max_num_reqs=1,
-                    max_total_num_tokens=made.max_total_num_tokens,
-                    unified_total_bytes=made.unified_total_bytes,
-                )
-            else:
-                others = made.swa_max_total_num_tokens
-                configurator.KVCacheConfigurator._init_unified_swa_pools(
-                    worker,
-                    max_num_reqs=1,
-                    full_max_total_num_tokens=made.full_max_total_num_tokens,
-                    swa_max_total_num_tokens=made.swa_max_total_num_tokens,
-                    unified_memory_pool_bytes=made.unified_memory_pool_bytes,
-                    unified_total_bytes=made.unified_total_bytes,
-                )
-    except _TakenError as taken:
-        total_bytes, specs = taken.args
-    pool = unified.UnifiedKVPool(
-        total_bytes=total_bytes, sub_pool_specs=specs, device="meta", enable_memory_saver=False
-    )
-    ends = [
-        MultiEndedAllocator(
-            kvcache=None,
-            unified_buffer=pool,
-            sub_pool_name=spec.name,
-            device="cpu",
-            is_id_owner=True,
-        )
-        for spec in specs
-    ]
-    full, other = sorted(ends, key=lambda end: end.sub_pool_name != "full")
-    full.bind_peer(other)
-    other.bind_peer(full)
-    tokens = full.available_size()
-    assert other.take_physical(others // 2) is not None
-    return Buffer(
-        total_bytes=total_bytes,
-        tokens=tokens,
-        others=others // 2,
-        tokens_beside=full.available_size(),
-    )
-
-
-def _strategy(model: Any, options: Options) -> str | None:
-    if options.mamba_radix_cache_strategy != "auto":
-        return options.mamba_radix_cache_strategy
+def _strategy(model: Any) -> str | None:
     view = _Object(
         disable_radix_cache=False,
         mamba_radix_cache_strategy="auto",
@@ -184,7 +122,7 @@ def _strategy(model: Any, options: Options) -> str | None:
     return strategy
 
 
-def _worker(model: Any, states: Any, options: Options) -> Any:
+def _worker(model: Any, states: Any, options: Question) -> Any:
     layers = model.num_hidden_layers
     text = model.hf_text_config
     drafts = options.draft_tokens > 0
@@ -236,14 +174,14 @@ def _worker(model: Any, states: Any, options: Options) -> Any:
 
 
 @contextmanager
-def _runtime(schedule: Any, strategy: str | None, options: Options) -> Iterator[None]:
+def _runtime(schedule: Any, strategy: str | None, options: Question) -> Iterator[None]:
     """Put the options where SGLang's functions look for them."""
     bags = {
         "get_schedule": schedule,
         "get_context": _Object(override=lambda _, **found: vars(schedule).update(found)),
         "get_memory": _Object(
             disable_radix_cache=options.disable_radix_cache,
-            enable_unified_memory=options.enable_unified_memory,
+            enable_unified_memory=False,
             enable_hisparse=False,
         ),
         "get_exec": _Object(
@@ -285,3 +223,7 @@ def _runtime(schedule: Any, strategy: str | None, options: Options) -> Iterator[
         finally:
             for one in started:
                 one.stop()
+
+
+if __name__ == "__main__":
+    main()

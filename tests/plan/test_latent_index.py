@@ -9,7 +9,7 @@ from hybrid_blocks.model.described import decode
 from hybrid_blocks.model.layer import LatentAttention, LatentIndex
 from hybrid_blocks.pasted.command import read_command
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.plan.report import Plan, make_report
 
 FIELDS: dict[str, object] = {
     "model_type": "deepseek_v32",
@@ -42,7 +42,7 @@ def test_level_natural_counts_the_index() -> None:
 
 
 def test_a_plan_says_that_no_engine_serves_it_at_level_natural() -> None:
-    report = make_report(from_config(FIELDS, "sparse"), 2**35, Deployment(max_model_len=4096))
+    report = make_report(Plan(from_config(FIELDS, "sparse"), 2**35, Deployment(max_model_len=4096)))
     assert "natural: vLLM runs at level manager (sparse latent attention)" in report.warnings
 
 

@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sglang_figures
 import zstandard
 from hybrid_blocks.cli import app
-from hybrid_blocks.model import PlanError, load_model
+from hybrid_blocks.model import PlanError
 from hybrid_blocks.pasted.log_lines import read_lines
 from hybrid_blocks.pasted.log_report import LogReport, report_log
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.sglang.costs import costs
 from hybrid_blocks.units import human
-from log_writer import write_log, write_sglang
+from log_writer import write_log
 from public_data import DATA
 from typer.testing import CliRunner
 
@@ -159,7 +156,7 @@ def test_a_packed_log_that_was_cut_off_is_one_clear_line(tmp_path: Path) -> None
 def test_standard_input_that_is_no_text_is_one_clear_line() -> None:
     result = CliRunner().invoke(app, ["plan", "--log", "-"], input=b"\xa6\xff\n")
     assert result.exit_code == 2
-    assert "none of 1 lines is one that vLLM or SGLang logs" in result.stderr
+    assert "none of 1 lines is one that vLLM logs" in result.stderr
 
 
 def test_memory_that_was_given_is_not_called_logged() -> None:
@@ -241,11 +238,6 @@ def test_an_engine_at_work_is_summed_up() -> None:
             "does not hold one request of 131072 tokens",
         ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "utilization"),
-        ("Retract requests. #retracted_reqs: 1, #new_tokens_gained: 9", "were preempted"),
-        (
-            "max_running_requests was reduced from the requested 256 to 90 (per dp worker) due to",
-            "runs 90 requests at once instead of 256",
-        ),
         ("Turning off hybrid kv cache manager because", "kept as full attention"),
         ("Add 3 padding layers, may waste at most 6.25% KV cache memory", "3 empty layers take"),
         ("hybrid_blocks: level manager, as level natural is refused: a KV connector", "connector"),
@@ -315,135 +307,6 @@ def test_the_least_memory_of_all_workers_is_taken() -> None:
     lines = write_log({key: value for key, value in QWEN.items() if key != "gib"})
     lines += [f"Available KV cache memory: {gib} GiB" for gib in (14.9, 14.68, 15.1)]
     assert report_log(read_lines(lines), None, {}).figures.agree
-
-
-SGLANG = """\
-[2026-11-20 10:00:00] server_args=ServerArgs(model_path='Qwen/Qwen3.5-27B', tokenizer_path='x', \
-context_length=None, tp_size=1, pp_size=1, kv_cache_dtype='auto', max_running_requests=None, \
-speculative_num_steps=None, mamba_ssm_dtype='float32')
-[2026-11-20 10:00:09 TP0] Mamba Cache is allocated. max_mamba_cache_size: 78, conv_state size: \
-0.22GB, ssm_state size: 11.11GB
-[2026-11-20 10:00:09 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 207645, K size: \
-6.34 GB, V size: 6.34 GB
-[2026-11-20 10:00:09 TP0] max_running_requests is capped to 15 by the mamba state cache \
-(max_mamba_cache_size=78, 5 state slots per request). To raise it: increase
-[2026-11-20 10:00:10 TP0] max_total_num_tokens=207645, chunked_prefill_size=8192, \
-max_prefill_tokens=16384, max_running_requests=15, context_len=262144, available_gpu_mem=3.1 GB
-[2026-11-20 10:00:20 TP0] Decode batch. #running-req: 15, #token: 2102, token usage: 0.51, \
-gen throughput (token/s): 93.51, #queue-req: 17
-"""
-
-
-def test_a_log_of_sglang_is_planned_for_the_same_bytes() -> None:
-    code, out, error = _run("--log", "-", "--lengths", "512", text=SGLANG)
-    assert code == 2
-    assert "--lengths beside --log" in error
-    assert "--all beside --json -" in _run("--log", "-", "--json", "-", "--all", text=SGLANG)[2]
-    code, out, _ = _run("--log", "-", text=SGLANG)
-    assert code == 0
-    assert out.startswith("log of SGLang (no release logged): Qwen3.5-27B, 24.01 GiB as logged")
-    rows = [" ".join(line.split()) for line in out.splitlines()]
-    for row in (
-        "state slots 78 78",
-        "state slots a request 5 5",
-        "tokens of attention 207,645 207,645",
-        "requests at once 15 15",
-    ):
-        assert row in rows
-    assert "at work: up to 15 requests running and 17 waiting, 0 preemptions" in out
-    assert "its figures are those of the split that the planner expects" in out
-    assert "SGLang runs 15 requests at once" in out
-    assert "requests of 262,144" in out
-
-
-def test_logs_of_sglang_agree_with_its_own_functions() -> None:
-    """All built-in models that it serves, in each of its deployments."""
-    rows = [row for row in sglang_figures.read() if row.figures and row.case != "unified"]
-    assert len(rows) > 250
-    differing = []
-    for row in rows:
-        assert row.figures is not None
-        model, given = load_model(row.model), sglang_figures.CASES[row.case]
-        deployment = Deployment(
-            tp=given.get("tp", 1),
-            kv_cache_dtype=given.get("kv_cache_dtype", "auto"),
-            mamba_ssm_dtype=given.get("mamba_ssm_dtype", "auto"),
-            num_speculative_tokens=max(given.get("draft_tokens", 0) - 1, 0),
-        )
-        try:
-            lines = write_sglang(row, model, costs(model, deployment))
-        except PlanError:
-            continue
-        report = report_log(read_lines(lines), None, {})
-        figures = report.figures.figures
-        names = {"tokens of attention", "requests at once"}
-        names |= {"state slots"} if row.figures["state_slots"] is not None else set()
-        names |= {"tokens of windows"} if row.figures["window_tokens"] is not None else set()
-        told = {figure.name for figure in figures if figure.planned is not None}
-        if not report.figures.agree or not names <= told:
-            differing.append((row.model, row.case, [f for f in figures if not f.agrees], told))
-    assert differing == []
-
-
-def test_a_log_of_unified_memory_tells_its_buffer() -> None:
-    row = next(one for one in sglang_figures.read() if one.case == "unified" and one.figures)
-    assert row.figures is not None
-    buffer, slots = row.figures["buffer"]["total_bytes"], row.figures["state_slots"]
-    lines = [
-        f"server_args={{'model_path': '{row.model}', 'max_running_requests': 256}}",
-        f"[2026-11-20 10:00:00 TP0] [unified-memory-pool]   total_bytes={buffer}, "
-        f"max_total_num_tokens={row.figures['tokens']}, max_mamba_cache_size={slots}, "
-        "max_num_reqs=52, speculative_num_draft_tokens=None",
-    ]
-    report = report_log(read_lines(lines), None, {})
-    assert report.figures.memory_bytes == buffer
-    assert report.figures.agree, report.figures
-    assert {"bytes of the buffer", "state slots"} <= {one.name for one in report.figures.figures}
-
-
-def test_sglang_at_work_tells_hits_and_retractions() -> None:
-    lines = [
-        SGLANG,
-        "[2026-11-20 10:00:30 TP0] Prefill batch, #new-seq: 1, #new-token: 600, #cached-token: 0, "
-        "full token usage: 0.03, mamba usage: 0.08, #running-req: 2, #queue-req: 1, "
-        "#pending-token: 0, cuda graph: False, input throughput (token/s): 12.10\n",
-        "[2026-11-20 10:00:31 TP0] Prefill batch, #new-seq: 1, #new-token: 100, #cached-token: 300,"
-        " token usage: 0.03, #running-req: 2, #queue-req: 1, \n",
-        "[2026-11-20 10:00:40 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 2, "
-        "#new_tokens_gained: 900, #new_token_ratio: 0.3400 -> 0.5000\n",
-    ]
-    code, out, _ = _run("--log", "-", text="".join(lines))
-    assert code == 0
-    assert "30.0 % of tokens found at last, 2 preemptions" in out
-    assert "requests were preempted" in out
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ("mamba_full_memory_ratio=0.5, ", "another split of the same bytes (state slots"),
-        ("mamba_radix_cache_strategy='no_buffer', ", "(state slots a request, requests at once)"),
-        ("pp_size=2, ", "SGLang splits its memory for good"),
-    ],
-)
-def test_other_options_of_sglang_give_another_split(options: str, told: str) -> None:
-    text = SGLANG.replace("tp_size=1, pp_size=1, ", f"tp_size=1, {options}")
-    code, out, _ = _run("--log", "-", text=text)
-    assert code == 0
-    assert told in out
-    assert "that the planner expects; " not in out
-
-
-@pytest.mark.parametrize(
-    ("lines", "complaint"),
-    [
-        (["max_total_num_tokens=9, max_running_requests=15, context_len=99"], "name its model"),
-        (["server_args=ServerArgs(model_path='Phi-4', tp_size=1)"], "how much memory the caches"),
-    ],
-)
-def test_a_log_of_sglang_that_says_too_little_is_refused(lines: list[str], complaint: str) -> None:
-    with pytest.raises(PlanError, match=complaint):
-        report_log(read_lines(lines), None, {})
 
 
 @pytest.mark.parametrize(

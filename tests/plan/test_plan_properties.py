@@ -15,7 +15,7 @@ from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import ArenaPlan, Deployment, plan_natural, plan_vllm
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.slab import STRIDE_ALIGNMENT
-from hybrid_blocks.plan.report.budget import natural_budget, vllm_budget
+from hybrid_blocks.plan.report.figures import natural_budget, vllm_budget
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

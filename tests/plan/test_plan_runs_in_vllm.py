@@ -8,7 +8,7 @@ pytest.importorskip("vllm", reason="the oracle is vLLM itself", exc_type=ImportE
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, VllmPlan, plan_vllm
-from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.plan.report import Plan, make_report
 from hybrid_blocks.replay import (
     EngineConfig,
     ManagerName,
@@ -85,7 +85,7 @@ def test_the_shortest_requests_run_as_often_as_the_note_says(name: str, speculat
     options = Deployment(max_model_len=8192, max_num_seqs=4096, num_speculative_tokens=speculative)
     model, memory = load_model(name), 12 * 2**30
     planned = plan_vllm(model, memory, options).requests(1)
-    notes = " ".join(make_report(model, memory, options).notes)
+    notes = " ".join(make_report(Plan(model, memory, options)).notes)
     assert f"at most {planned} of max_num_seqs 4096 run" in notes
     builder = TraceBuilder("short")
     for _ in range(2 * planned):

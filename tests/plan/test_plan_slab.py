@@ -7,8 +7,8 @@ from hybrid_blocks.model.layer import State, StateFormat
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.plan.geometry.layout import MAX_GROUPS
 from hybrid_blocks.plan.geometry.slab import Demand, choose
-from hybrid_blocks.plan.report import make_report
-from hybrid_blocks.plan.report.budget import natural_budget, vllm_budget
+from hybrid_blocks.plan.report import Plan, make_report
+from hybrid_blocks.plan.report.figures import natural_budget, vllm_budget
 
 CONVERSATION = 1366
 """Tokens of a conversation at its end, as the mean of a public trace."""
@@ -88,7 +88,7 @@ def test_a_group_addresses_all_slots_of_all_slabs() -> None:
     geometry = plan_natural(model, 24 * 2**30, Deployment(max_model_len=16_384))
     slots = {group.kind: geometry.num_slots(group) for group in geometry.groups}
     assert slots == {"state": None, "full": 664 * 37 * 16}
-    report = make_report(model, 24 * 2**30, Deployment(max_model_len=16_384))
+    report = make_report(Plan(model, 24 * 2**30, Deployment(max_model_len=16_384)))
     assert {group.kind: group.num_slots for group in report.groups} == slots
 
 
@@ -101,7 +101,7 @@ def test_latent_layers_have_regions_of_their_own_and_dense_blocks() -> None:
 
 def test_a_plan_that_no_engine_carries_out_says_so() -> None:
     model = load_model("Qwen3.8-Flash-Next")
-    warnings = make_report(model, 24 * 2**30, Deployment(max_model_len=4096)).warnings
+    warnings = make_report(Plan(model, 24 * 2**30, Deployment(max_model_len=4096))).warnings
     assert "natural: vLLM runs at level manager (compressed attention)" in warnings
 
 

@@ -3,7 +3,7 @@
 import pytest
 from hybrid_blocks.model import from_config, load_model
 from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.plan.report import Plan, make_report
 
 FIELDS: dict[str, object] = {
     "model_type": "qwen4_exp_text",
@@ -72,5 +72,5 @@ def test_level_natural_counts_the_compressed_keys() -> None:
 
 def test_level_natural_is_refused_for_compressed_attention() -> None:
     model, deployment = load_model("Qwen3.8-Flash-Next"), Deployment(max_model_len=4096)
-    warnings = make_report(model, 2**35, deployment).warnings
+    warnings = make_report(Plan(model, 2**35, deployment)).warnings
     assert "natural: vLLM runs at level manager (compressed attention)" in warnings

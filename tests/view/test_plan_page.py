@@ -16,7 +16,7 @@ from bokeh.plotting import figure
 from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.report import make_report
+from hybrid_blocks.plan.report import Plan, make_report, report
 from hybrid_blocks.view.plan_page import PlanPage
 from hybrid_blocks.view.plan_picture import PlanPicture, make_plan_picture
 from typer.testing import CliRunner
@@ -167,7 +167,8 @@ def test_text_of_others_is_no_html(tmp_path: Path) -> None:
 
 def picture_of(model: str, deployment: Deployment) -> PlanPicture:
     loaded, memory = load_model(model), 48 * 2**30
-    return make_plan_picture(loaded, memory, deployment, make_report(loaded, memory, deployment))
+    plan = Plan(loaded, memory, deployment)
+    return make_plan_picture(plan, make_report(plan))
 
 
 def words_of(picture: PlanPicture) -> str:
@@ -195,25 +196,26 @@ def test_every_byte_of_a_memory_is_drawn(model: str, deployment: Deployment) -> 
 
 def test_sglang_stands_beside_where_it_is_planned() -> None:
     model, memory, deployment = load_model("Qwen3.5-27B"), 24 * 2**30, Deployment()
-    report = make_report(model, memory, deployment, [1024, 65_536])
-    picture = make_plan_picture(model, memory, deployment, report)
-    assert report.sglang is not None
+    plan = Plan(model, memory, deployment)
+    said = make_report(plan, [1024, 65_536])
+    picture = make_plan_picture(plan, said)
+    assert said.sglang is not None
     assert picture.sglang is not None
-    for at in report.sglang.strategies[0].lengths:
+    for at in said.sglang.lengths:
         assert picture.sglang[picture.lengths.index(at.length)] == f"{int(at.running):,}"
     assert picture_of("Qwen3.5-27B", Deployment(pp=2)).sglang is None
 
 
 def test_the_slider_reaches_the_lengths_asked_for_and_the_longest() -> None:
     model, memory, deployment = load_model("Qwen3.5-27B"), 24 * 2**30, Deployment()
-    report = make_report(model, memory, deployment, [777])
-    picture = make_plan_picture(model, memory, deployment, report)
+    plan = Plan(model, memory, deployment)
+    picture = make_plan_picture(plan, make_report(plan, [777]), first=777)
     assert picture.lengths == tuple(sorted(set(picture.lengths)))
     assert {777, 8192, 262_144} <= set(picture.lengths)
     assert picture.lengths[picture.start] == 777
     short = Deployment(max_model_len=100)
-    report = make_report(model, memory, short)
-    assert make_plan_picture(model, memory, short, report).lengths == (100,)
+    plan = Plan(model, memory, short)
+    assert make_plan_picture(plan, make_report(plan)).lengths == (100,)
 
 
 @pytest.mark.parametrize("command", ["plan", "replay"])
@@ -246,3 +248,23 @@ def test_no_command_imports_bokeh_unless_a_page_is_asked_for() -> None:
         "assert not {'bokeh', 'jinja2', 'tornado'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_page_and_its_tables_are_planned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+
+    def watched(name: str) -> Any:
+        made = getattr(report, name)
+
+        def make(*case: Any) -> Any:
+            planned.append(name)
+            return made(*case)
+
+        return make
+
+    for name in ("plan_natural", "plan_vllm", "plan_sglang"):
+        monkeypatch.setattr(report, name, watched(name))
+    run("plan", *QWEN, "--html", tmp_path / "page.html")
+    assert sorted(planned) == ["plan_natural", "plan_sglang", "plan_vllm"]

@@ -16,7 +16,7 @@ from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.report.report import make_report
+from hybrid_blocks.plan.report import Plan
 from hybrid_blocks.reach.features import Features, check_model
 from hybrid_blocks.terminal import plain
 from hybrid_blocks.units import human
@@ -148,12 +148,12 @@ def _cost(model: Model, features: Features, memory_bytes: int) -> str | None:
     try:
         length = min(_LENGTH, deployment.length(model))
         limited = msgspec.structs.replace(deployment, max_model_len=length)
-        report = make_report(model, memory_bytes, limited)
+        at = Plan(model, memory_bytes, limited).at(length)
     except PlanError:
         return None
-    if report.vllm is None:
+    if at.vllm is None:
         return None
-    natural, theirs = (int(it.lengths[0].concurrency) for it in (report.natural, report.vllm))
+    natural, theirs = int(at.natural.concurrency), int(at.vllm.concurrency)
     return (
         f"in {human(memory_bytes)} {natural:,} requests of {length:,} tokens run at once at level "
         f"natural, and {theirs:,} at the other levels"

@@ -23,7 +23,7 @@ from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.report.report import Report, make_report
+from hybrid_blocks.plan.report.report import Plan, Report, make_report
 from hybrid_blocks.plan.report.tables import render
 from hybrid_blocks.terminal import make_console
 from hybrid_blocks.units import parse_memory, parse_tokens
@@ -179,17 +179,13 @@ def _plan(
     whole: bool,
 ) -> None:
     """Plan at the wanted lengths, write the files and print the answer."""
-    model, memory_bytes, deployment, card = case
-    wanted = asked_lengths(lengths, trace, deployment.length(model))
-    mix = trace_lengths(trace)
-    report = make_report(model, memory_bytes, deployment, wanted, mix)
-    num_bytes = 1 if lengths is None else len(wanted)
+    plan = Plan(case.model, case.memory_bytes, case.deployment)
+    wanted, mix = asked_lengths(lengths, trace, plan.limit), trace_lengths(trace)
+    report = make_report(plan, wanted, mix)
     if files.html is not None:
-        # Without --lengths the page starts at a length of its own.
-        asked = wanted if lengths is not None else []
-        of_page = make_report(model, memory_bytes, deployment, asked, mix)
-        write_page(files.html, (model, memory_bytes, deployment), of_page, card, files.context)
-    _show(report, files.json, num_bytes=num_bytes, whole=whole)
+        first = wanted[0] if lengths is not None else None
+        write_page(files.html, plan, report, case.card, files.context, first=first)
+    _show(report, files.json, num_bytes=1 if lengths is None else len(wanted), whole=whole)
 
 
 def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> None:
@@ -197,10 +193,11 @@ def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> No
         *("trace", "json", "html", "whole"),
         why="beside --why, which explains one figure; leave it out",
     )
-    asked = asked_lengths(lengths, None, case.deployment.length(case.model))
+    plan = Plan(case.model, case.memory_bytes, case.deployment)
+    asked = asked_lengths(lengths, None, plan.limit)
     from hybrid_blocks.plan.report.why import why  # noqa: PLC0415 - asked for seldom
 
-    for line in why(figure, case.model, case.memory_bytes, case.deployment, asked, gpu=case.card):
+    for line in why(figure, plan, asked, gpu=case.card):
         make_console().print(line, soft_wrap=True)
 
 

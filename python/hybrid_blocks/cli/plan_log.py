@@ -106,7 +106,7 @@ def _in_utf_8(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 def _print(report: LogReport, console: Console, *, whole: bool, is_given: bool) -> None:
     figures = report.figures
-    version = f"{report.engine} {report.version or '(no release logged)'}"
+    version = f"vLLM {report.version or '(no release logged)'}"
     origin = "as logged" if figures.is_memory_logged else "solved from the tokens"
     origin = "as given" if is_given else origin
     console.print(f"log of {version}: {report.model}, {gib(figures.memory_bytes)} {origin}")
@@ -134,22 +134,8 @@ def _print(report: LogReport, console: Console, *, whole: bool, is_given: bool) 
         console.print(f"no plan: {report.refusal}", soft_wrap=True)
 
 
-def _sglang_verdict(report: LogReport) -> str:
-    known = [figure for figure in report.figures.figures if figure.planned is not None]
-    if not known:
-        return ""
-    if differing := ", ".join(figure.name for figure in known if not figure.agrees):
-        return f"the planner expects another split of the same bytes ({differing}); "
-    return "its figures are those of the split that the planner expects; "
-
-
 def _verdict(report: LogReport) -> str:
     figures = report.figures
-    if report.engine == "SGLang":
-        return _sglang_verdict(report) + (
-            "SGLang splits its memory for good: states that are full do not take what attention "
-            "leaves free; below is what vLLM and level natural hold of the same bytes"
-        )
     known = [figure for figure in figures.figures if figure.logged is not None]
     if not known:
         return "the log has no figures of the cache"

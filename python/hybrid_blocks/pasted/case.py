@@ -54,18 +54,7 @@ def read_case(
     model, card = command.model, None
     if memory_bytes is None and gpu is not None:
         utilization = command.options.get("gpu_memory_utilization")
-        if command.engine == "SGLang" and utilization is None:
-            raise PlanError(
-                f"--gpu {gpu} beside a command of SGLang's without --mem-fraction-static: SGLang "
-                "chooses it by the card; add it from its log, or give --memory"
-            )
         model, memory_bytes, card = memory_of_gpu(gpu, model, command.deployment, utilization)
-    if memory_bytes is None and command.engine == "SGLang":
-        raise PlanError(
-            "the command does not say how much memory the pools have: give --memory before --, the "
-            "sum of 'KV Cache is allocated' and 'Mamba Cache is allocated' of SGLang's log, for "
-            "example --memory 24GiB; or the cards, for example --gpu 2xH100-80GB, for an estimate"
-        )
     if memory_bytes is None:
         raise PlanError(
             "the command does not say how much memory is free: give --memory before --, the "

@@ -15,7 +15,7 @@ from hybrid_blocks.pasted.level import (
     refusal_of,
 )
 from hybrid_blocks.pasted.model import find_model
-from hybrid_blocks.pasted.options import Engine, recorded
+from hybrid_blocks.pasted.options import recorded
 from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.pasted.words import find_arguments
 from hybrid_blocks.plan.deployment import Deployment
@@ -50,7 +50,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     level: str | None
     options: dict[str, Any]
     refusal: Refusal | None = None
-    engine: Engine = "vLLM"
 
 
 def read_command(words: Sequence[str], source: str | None = None) -> Command:
@@ -63,9 +62,9 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
     """
     found = find_arguments(words)
     if found.engine == "SGLang":
-        from hybrid_blocks.pasted.sglang_command import read_sglang  # noqa: PLC0415 - a circle
-
-        return read_sglang(found.arguments, source)
+        raise PlanError(
+            "a command of SGLang's server is not read: plan MODEL shows SGLang at its defaults"
+        )
     parsed = parse(found.arguments)
     notes = [
         f"vLLM {recorded().release} has no {flag} and refuses to start with it; it changes nothing "

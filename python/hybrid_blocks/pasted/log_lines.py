@@ -1,4 +1,4 @@
-"""What vLLM and SGLang say of their caches, line by line."""
+"""What vLLM says of its caches, line by line."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ _WORDS: Final = re.compile(
     r"seq len|requests|model|graph|Decode|Prefill|sliding|cach|ybrid|memory"
 )
 """What every line that is known contains one of, so that others cost little."""
-_BEGINS: Final = frozenset({"arguments", "sglang_model"})
+_BEGINS: Final = frozenset({"arguments"})
 _ENDS: Final = frozenset({"memory", "tokens", "total_tokens"})
 """Facts with which a start begins and ends: a log is read as the last start that came so far."""
 _LONGEST: Final = 200_000
@@ -71,43 +71,6 @@ PATTERNS: Final = {
         r"(?:(?P<vllm_concurrency>[\d.]+)x in (?P<vllm_blocks>[\d,]+) blocks)?"
     ),
     "model loading": re.compile(r"Model loading took (?P<weights>[\d.]+) Gi?B"),
-    "sglang": re.compile(
-        r"server_args=(?P<sglang_options>.*?\bmodel_path'?(?:=|: )'(?P<sglang_model>[^']+)'.*)"
-    ),
-    "sglang states": re.compile(
-        r"Mamba Cache is allocated\. max_mamba_cache_size: (?P<slots>\d+), conv_state size: "
-        r"(?P<conv>[\d.]+) ?GB,? ssm_state size: (?P<ssm>[\d.]+) ?GB"
-    ),
-    "sglang drafts": re.compile(
-        r"intermediate_ssm_state_cache size: (?P<draft_ssm>[\d.]+) ?GB,? "
-        r"intermediate_conv_window_cache size: (?P<draft_conv>[\d.]+) ?GB"
-    ),
-    "sglang attention": re.compile(
-        r"(?P<sglang_pool>(?:\[[^][]*\] )?(?:\w+ )?KV Cache is allocated\..*?#tokens: \d+, "
-        r"(?:K size: [\d.]+ GB, V|KV) size: [\d.]+ GB)"
-    ),
-    "sglang windows": re.compile(
-        r"SWAKVPool .*swa size: (?P<window_tokens>\d+), full size: (?P<full_tokens>\d+)"
-    ),
-    "sglang unified": re.compile(
-        r"total_bytes=(?P<unified>\d+), max_total_num_tokens=(?P<full_tokens>\d+), "
-        r"max_mamba_cache_size=(?P<slots>\d+)"
-    ),
-    "sglang prefill": re.compile(
-        r"Prefill batch.*?#new-token: (?P<sglang_new>\d+), #cached-token: (?P<sglang_found>\d+)"
-    ),
-    "sglang retracted": re.compile(r"Retract requests\. .*?#retracted_reqs: (?P<preemptions>\d+)"),
-    "sglang ready": re.compile(
-        r"max_total_num_tokens=(?P<total_tokens>\d+).*max_running_requests=(?P<at_once>\d+), "
-        r"context_len=(?P<context>\d+)"
-    ),
-    "sglang cap": re.compile(
-        r"max_running_requests is capped to (?P<capped>\d+) by the mamba state cache "
-        r"\(max_mamba_cache_size=\d+, (?P<slots_each>\d+) state slots per request"
-    ),
-    "sglang step": re.compile(
-        r"Decode batch.*?#running-req: (?P<sglang_running>\d+).*?#queue-req: (?P<queued>\d+)"
-    ),
 }
 """Each kind of line that is read; the names of its parts are those of `Logged`'s facts."""
 

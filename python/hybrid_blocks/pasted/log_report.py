@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.pasted import log_natural as natural
-from hybrid_blocks.pasted import log_sglang as sglang
 from hybrid_blocks.pasted.command import of_options
 from hybrid_blocks.pasted.log_figures import (
     Figures,
@@ -19,7 +18,7 @@ from hybrid_blocks.pasted.log_figures import (
 from hybrid_blocks.pasted.log_lines import Logged
 from hybrid_blocks.pasted.log_options import options_of
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.report import Report, make_report
+from hybrid_blocks.plan.report import Plan, Report, make_report
 from hybrid_blocks.plan.report.verdict import typical_lengths
 
 _COUNTS_REQUESTS: Final = (0, 22)
@@ -30,7 +29,7 @@ _ASSUMED: Final = "is assumed, as vLLM does"
 class Running(msgspec.Struct, frozen=True, kw_only=True):
     """An engine at work: the most of each figure, the last share of tokens found, all preemptions.
 
-    Shares are in percent. That of SGLang is over all prompts of the log.
+    Shares are in percent.
     """
 
     running: int
@@ -43,11 +42,9 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     """A log of an engine's start.
 
-    ``report`` is None where no request of the maximum length fits. SGLang's figures have no plan:
-    its split of the memory is its own.
+    ``report`` is None where no request of the maximum length fits.
     """
 
-    engine: Literal["vLLM", "SGLang"]
     version: str | None
     model: str
     deployment: Deployment
@@ -73,13 +70,9 @@ def report_log(
 
     """
     if not log.num_lines:
-        raise PlanError("the log is empty: give what vLLM or SGLang writes at its start")
+        raise PlanError("the log is empty: give what vLLM writes at its start")
     if not log.num_read:
-        raise PlanError(
-            f"none of {log.num_lines:,} lines is one that vLLM or SGLang logs of a cache"
-        )
-    if sglang.is_logged(log):
-        return _report_sglang(log, source, given, memory_bytes)
+        raise PlanError(f"none of {log.num_lines:,} lines is one that vLLM logs of a cache")
     version = log.first("version")
     model, deployment = _deployment(log, source, version, given)
     if memory_bytes is not None:
@@ -87,44 +80,23 @@ def report_log(
         log = msgspec.structs.replace(log, facts=facts)
     if natural.is_logged(log):
         figures = natural.compare(log, model, deployment)
-        return _report("vLLM", log, model, deployment, figures)
+        return _report(log, model, deployment, figures)
     release = _release(version)
     is_old = release is not None and release < _COUNTS_REQUESTS
     figures = compare_figures(
         log, model, deployment, tokens_of_blocks if is_old else tokens_of_requests
     )
-    return _report("vLLM", log, model, deployment, figures)
+    return _report(log, model, deployment, figures)
 
 
-def _report_sglang(
-    log: Logged, source: str | None, given: Mapping[str, Any], memory_bytes: int | None
-) -> LogReport:
-    model, deployment = sglang.deployment_of(log, source)
-    deployment = msgspec.structs.replace(deployment, **given)
-    figures = Figures(
-        memory_bytes=memory_bytes or sglang.memory_of(log),
-        is_memory_logged=True,
-        figures=tuple(sglang.figures_of(log, model, deployment)),
-        explanation=None,
-    )
-    return _report("SGLang", log, model, deployment, figures)
-
-
-def _report(
-    engine: Literal["vLLM", "SGLang"],
-    log: Logged,
-    model: Model,
-    deployment: Deployment,
-    figures: Figures,
-) -> LogReport:
+def _report(log: Logged, model: Model, deployment: Deployment, figures: Figures) -> LogReport:
     report, refusal = None, None
     try:
         lengths = typical_lengths(deployment.length(model))
-        report = make_report(model, figures.memory_bytes, deployment, lengths)
+        report = make_report(Plan(model, figures.memory_bytes, deployment), lengths)
     except PlanError as error:
         refusal = str(error)
     return LogReport(
-        engine=engine,
         version=log.first("version"),
         model=model.name,
         deployment=deployment,
@@ -162,14 +134,6 @@ def _release(version: str | None) -> tuple[int, int] | None:
 
 
 def _running(log: Logged) -> Running | None:
-    if log.first("sglang_running") is not None:
-        found, new = sum(log.numbers("sglang_found")), sum(log.numbers("sglang_new"))
-        return Running(
-            running=int(max(log.numbers("sglang_running"))),
-            waiting=int(max(log.numbers("queued"))),
-            hits=100 * found / (found + new) if found + new else None,
-            preemptions=int(sum(log.numbers("preemptions"))),
-        )
     running = log.numbers("running")
     if not running:
         return None

@@ -43,7 +43,7 @@ _TROUBLES: Final = (
         "prompts below {0} tokens are never found again; level natural has no such bound",
     ),
     (
-        r"Preemptions: \d+|Retract requests\. ",
+        r"Preemptions: \d+",
         "requests were preempted: the memory is too small for what ran",
     ),
     (
@@ -53,14 +53,6 @@ _TROUBLES: Final = (
     (
         r"hybrid_blocks: level manager, as level natural is refused: (.+)",
         "level manager instead of natural: {0}",
-    ),
-    (
-        r"max_running_requests is capped to (\d+) by the mamba state cache",
-        "SGLang runs {0} requests at once: its states' part of the memory is full",
-    ),
-    (
-        r"max_running_requests was reduced from the requested (\d+) to (\d+)",
-        "SGLang runs {1} requests at once instead of {0}: its memory is too small for more",
     ),
     (
         r"CUDA graph memory profiling is disabled",

@@ -16,17 +16,6 @@ MOST: Final = 2**31 - 1
 """The largest count that vLLM's tensors hold."""
 
 
-SglangStrategy = Literal["extra_buffer", "extra_buffer_lazy", "no_buffer"]
-
-
-class SglangOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options that SGLang alone has; None where its own default counts."""
-
-    strategy: SglangStrategy | None = None
-    ratio: float | None = None
-    max_running: int | None = None
-
-
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one deployment.
 
@@ -34,8 +23,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once;
     None is one more than there are pipeline stages, as vLLM counts on a GPU. Its CPU engine counts
     one for each stage. ``level_refusal`` is an option that changes no size but keeps vLLM from
-    running at level ``natural``, such as a KV connector. ``sglang`` is set where the options come
-    from an engine of SGLang's.
+    running at level ``natural``, such as a KV connector.
     """
 
     tp: int = 1
@@ -50,7 +38,6 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None
     in_flight_batches: int | None = None
     level_refusal: str | None = None
-    sglang: SglangOptions | None = None
 
     def __post_init__(self) -> None:
         for option in (

@@ -1,19 +1,15 @@
 """The data that the page of a plan shows: what `Report` says, at many lengths."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from hybrid_blocks.model import Model
-from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.geometry import plan_natural
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
-from hybrid_blocks.plan.report.budget import live_bytes
-from hybrid_blocks.plan.report.plan_report import FullOf, PlanReport
-from hybrid_blocks.plan.report.report import Report, make_report
-from hybrid_blocks.plan.report.verdict import typical_lengths
-from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
+from hybrid_blocks.plan.report.figures import FullOf, live_bytes
+from hybrid_blocks.plan.report.report import At, Plan, Report
+from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.units import gib, human
 from hybrid_blocks.view.colors import OWNER_OF_KIND
 
@@ -128,74 +124,45 @@ class PlanPicture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan_picture(
-    model: Model,
-    memory_bytes: int,
-    deployment: Deployment,
-    report: Report,
-    card: str | None = None,
+    plan: Plan, report: Report, card: str | None = None, *, first: int | None = None
 ) -> PlanPicture:
-    """Plan the lengths of a slider beside those of a report.
+    """Show a plan at the lengths of a slider, those of a report among them.
 
-    The memory is an estimate for ``card``, where there is one.
-
-    The slider starts at the first length of ``--lengths``, else at 8,192 tokens.
-
-    Raises:
-        PlanError: as `make_report`.
-
+    The memory is an estimate for ``card``, where there is one. The slider starts at requests of
+    ``first`` tokens, else at 8,192.
     """
-    asked = [one.length for one in report.natural.lengths]
-    lengths = sorted({*asked, *_steps(report.max_model_len)})
-    every = make_report(model, memory_bytes, deployment, lengths)
-    wanted = asked[1] if len(asked) > 1 else min(TYPICAL, report.max_model_len)
-    start = min(range(len(lengths)), key=lambda index: abs(lengths[index] - wanted))
-    geometry = plan_natural(model, memory_bytes, deployment)
-    sides = [_natural(geometry, every.natural, lengths)]
-    if every.vllm is not None:
-        sides.insert(0, _vllm(plan_vllm(model, memory_bytes, deployment), every.vllm, lengths))
+    reported = [one.length for one in report.natural.lengths]
+    lengths = sorted({*reported, *_steps(plan.limit)})
+    wanted = first or min(TYPICAL, plan.limit)
+    found = [plan.at(length) for length in lengths]
     return PlanPicture(
-        model=_name_text(model),
-        layers=_layers_text(model, report),
+        model=_name_text(plan.model),
+        layers=_layers_text(plan.model, report),
         deployment=_deployment_text(report, card),
-        verdict=_verdict(model, memory_bytes, deployment, report),
-        is_same=_is_same(every),
-        memory_bytes=memory_bytes,
-        max_num_seqs=deployment.max_num_seqs,
+        verdict=report.verdict.lines,
+        is_same=all(_is_same(at) for at in found),
+        memory_bytes=plan.memory_bytes,
+        max_num_seqs=plan.deployment.max_num_seqs,
         lengths=tuple(lengths),
-        start=start,
-        sides=tuple(sides),
-        sglang=_sglang(every, lengths),
+        start=min(range(len(lengths)), key=lambda index: abs(lengths[index] - wanted)),
+        sides=(*_vllm(plan, report, found), _natural(plan, report, found)),
+        sglang=_sglang(found),
         notes=report.notes,
         warnings=report.warnings,
     )
 
 
-def _verdict(
-    model: Model, memory_bytes: int, deployment: Deployment, report: Report
-) -> tuple[str, ...]:
-    """Return the verdict on the lengths of a report, or on typical ones if it has none."""
-    if len(report.natural.lengths) == 1:
-        typical = typical_lengths(report.max_model_len)
-        report = make_report(model, memory_bytes, deployment, typical)
-    return report.verdict.lines if report.verdict else ()
-
-
-def _is_same(report: Report) -> bool:
-    """Return whether both plans hold as many requests at every length."""
-    if report.vllm is None:
+def _is_same(at: At) -> bool:
+    """Return whether both plans hold as many requests."""
+    ours, theirs = at.natural, at.vllm
+    if theirs is None:
         return False
-    pairs = zip(report.natural.lengths, report.vllm.lengths, strict=True)
-    return all(
-        abs(ours.concurrency - theirs.concurrency) <= _SAME * theirs.concurrency
-        for ours, theirs in pairs
-    )
+    return abs(ours.concurrency - theirs.concurrency) <= _SAME * theirs.concurrency
 
 
-def _sglang(report: Report, lengths: list[int]) -> tuple[str, ...] | None:
-    if report.sglang is None:
-        return None
-    running = {at.length: at.running for at in report.sglang.strategies[0].lengths}
-    return tuple(f"{int(running[length]):,}" for length in lengths)
+def _sglang(found: Sequence[At]) -> tuple[str, ...] | None:
+    held = [at.sglang for at in found if at.sglang is not None]
+    return tuple(f"{int(at.running):,}" for at in held) or None
 
 
 def _steps(longest: int) -> list[int]:
@@ -207,41 +174,38 @@ def _steps(longest: int) -> list[int]:
     return steps
 
 
-def _natural(geometry: ArenaPlan, plan: PlanReport, lengths: list[int]) -> Side:
+def _natural(plan: Plan, report: Report, found: Sequence[At]) -> Side:
+    geometry = plan.natural
     return Side(
         name=NATURAL,
         unit="slab",
         unit_bytes=geometry.slab_bytes,
         unit_text=human(geometry.slab_bytes),
-        blocks=_blocks(plan),
+        blocks=_blocks(report.natural.block_tokens),
         null_bytes=geometry.slab_bytes,
         tail_bytes=geometry.memory_bytes - geometry.arena_bytes,
-        at=tuple(
-            _full(full, held_in_slabs(geometry, full.length)) for full in _sorted(plan, lengths)
-        ),
+        at=tuple(_full(at.natural, held_in_slabs(geometry, at.natural.length)) for at in found),
     )
 
 
-def _vllm(vllm: VllmPlan, plan: PlanReport, lengths: list[int]) -> Side:
-    return Side(
+def _vllm(plan: Plan, report: Report, found: Sequence[At]) -> Iterator[Side]:
+    """Yield vLLM's side, where there is one."""
+    if (vllm := plan.vllm) is None or report.vllm is None:
+        return
+    yield Side(
         name=VLLM,
         unit="block",
         unit_bytes=vllm.block_bytes,
         unit_text=human(vllm.block_bytes),
-        blocks=_blocks(plan),
+        blocks=_blocks(report.vllm.block_tokens),
         null_bytes=vllm.block_bytes,
         tail_bytes=vllm.memory_bytes - vllm.num_blocks * vllm.block_bytes,
-        at=tuple(_full(full, held_in_blocks(vllm, full.length)) for full in _sorted(plan, lengths)),
+        at=tuple(_full(at.vllm, held_in_blocks(vllm, at.vllm.length)) for at in found if at.vllm),
     )
 
 
-def _blocks(plan: PlanReport) -> str:
-    return f"attention keeps blocks of {plan.block_tokens:,} tokens"
-
-
-def _sorted(plan: PlanReport, lengths: list[int]) -> list[FullOf]:
-    by_length = {full.length: full for full in plan.lengths}
-    return [by_length[length] for length in lengths]
+def _blocks(block_tokens: int) -> str:
+    return f"attention keeps blocks of {block_tokens:,} tokens"
 
 
 def _full(full: FullOf, runs: tuple[Run, ...]) -> Full:

@@ -15,7 +15,8 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.report.report import make_report
+from hybrid_blocks.plan.report import Plan, make_report
+from hybrid_blocks.plan.report.verdict import typical_lengths
 from hybrid_blocks.units import parse_memory, parse_tokens
 from hybrid_blocks.view.page import safe, text
 from hybrid_blocks.view.plan_page import PlanPage, encode
@@ -39,9 +40,9 @@ def plan(model: str, memory: str, deployment: Deployment) -> PlanPicture:
         HybridBlocksError: there is no such model, or it does not fit.
 
     """
-    loaded, memory_bytes = load_model(model), parse_memory(memory)
-    report = make_report(loaded, memory_bytes, deployment)
-    return make_plan_picture(loaded, memory_bytes, deployment, report)
+    planned = Plan(load_model(model), parse_memory(memory), deployment)
+    report = make_report(planned, typical_lengths(planned.limit))
+    return make_plan_picture(planned, report)
 
 
 class Controls:

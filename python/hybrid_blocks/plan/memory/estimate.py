@@ -24,10 +24,7 @@ _LOGITS: Final = 4 * 151_936
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of one card's memory, in bytes; ``free`` is what is left for the cache.
-
-    ``activations`` are None where the utilization leaves them out, as SGLang's share does.
-    """
+    """Parts of one card's memory, in bytes; ``free`` is what is left for the cache."""
 
     card: str
     total: int
@@ -37,33 +34,29 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     parameters_source: str
     is_quantized: bool
     weights: int
-    activations: int | None
+    activations: int
 
     @property
     def free(self) -> int:
         """Memory of the cache."""
-        return self.usable - self.weights - (self.activations or 0)
+        return self.usable - self.weights - self.activations
 
     @property
     def line(self) -> str:
         """Say it in one sentence."""
-        end = (
-            "; SGLang's share leaves activations and CUDA graphs out; --memory gives it exactly"
-            if self.activations is None
-            else f" and {gib(self.activations)} for activations, CUDA graphs and context; --memory "
-            "gives it exactly, as 'Available KV cache memory' in vLLM's log"
-        )
         return (
             f"{gib(self.free)} are an estimate: {self.utilization:g} x {gib(self.total)} of "
             f"{self.card} = {gib(self.usable)}, less {gib(self.weights)} of weights "
-            f"({self.parameters / 1e9:,.1f} billion parameters, {self.parameters_source}){end}"
+            f"({self.parameters / 1e9:,.1f} billion parameters, {self.parameters_source}) "
+            f"and {gib(self.activations)} for activations, CUDA graphs and context; --memory gives "
+            "it exactly, as 'Available KV cache memory' in vLLM's log"
         )
 
 
 def estimate(
     model: Model, deployment: Deployment, cards: Cards, utilization: float = UTILIZATION
 ) -> Estimate:
-    """Estimate the free memory of each card of a deployment, vLLM's or SGLang's.
+    """Estimate the free memory of each card of a deployment.
 
     Raises:
         PlanError: the model's parameters are not known, more or fewer cards are given than the
@@ -92,16 +85,14 @@ def estimate(
         parameters_source=model.weights.source,
         is_quantized=model.weights.bits is not None,
         weights=weight_bytes(model.weights, model.dtype) // ranks,
-        activations=None
-        if deployment.sglang
-        else _FIXED
+        activations=_FIXED
         + 2 * _WIDTHS * deployment.max_num_batched_tokens * model.weights.hidden_size
         + _LOGITS * deployment.max_num_seqs,
     )
     if found.free <= 0:
         raise PlanError(
             f"--gpu {cards.name}: nothing is left for the cache: {gib(found.usable)} usable, "
-            f"{gib(found.weights)} of weights, {gib(found.activations or 0)} besides; give more "
+            f"{gib(found.weights)} of weights, {gib(found.activations)} besides; give more "
             "cards, or weights in fewer bits"
         )
     return found

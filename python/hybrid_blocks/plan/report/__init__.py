@@ -1,5 +1,5 @@
-"""The report of a plan: figures, warnings, formulas, tables."""
+"""What a plan says: figures, warnings, tables and the explanation of one figure."""
 
-from hybrid_blocks.plan.report.report import Report, make_report
+from hybrid_blocks.plan.report.report import Plan, Report, make_report
 
-__all__ = ["Report", "make_report"]
+__all__ = ["Plan", "Report", "make_report"]

@@ -1,6 +1,7 @@
 """Warnings that a person acts on, and notes that explain a figure."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from hybrid_blocks.model import Model
@@ -10,6 +11,7 @@ from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.natural_refusals import natural_refusals
+from hybrid_blocks.plan.report.figures import AtLength, PlanReport
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 from hybrid_blocks.units import human
@@ -208,4 +210,50 @@ def _too_long(who: str, fits: int, length: int, need: int, memory: int) -> str:
     return (
         f"{who}: KV of one request does not fit: {length:,} tokens need {human(need)}, "
         f"{human(memory)} are there; max length that fits is {fits:,}"
+    )
+
+
+def advise_on_lengths(
+    limit: int,
+    lengths: Sequence[int],
+    max_num_seqs: int,
+    natural: PlanReport,
+    vllm: PlanReport | None,
+) -> list[str]:
+    """Return what to know of each length; ``limit`` is the maximum length."""
+    warnings = [
+        f"{length:,} tokens exceed the maximum length of {limit:,} (--max-model-len): an engine "
+        "refuses such a request"
+        for length in dict.fromkeys(lengths)
+        if length > limit
+    ]
+    theirs = [None] * len(natural.lengths) if vllm is None else vllm.lengths
+    per_length = [_held(*pair) for pair in zip(natural.lengths, theirs, strict=True)]
+    caps = {
+        ours.length: held for ours, held in zip(natural.lengths, per_length, strict=True) if held
+    }
+    if caps:
+        shortest, *longer = sorted(caps)
+        what = ", ".join(f"{length:,}" for length in (shortest, *longer))
+        told = caps[shortest] + (f" of {shortest:,}" if longer else "")
+        warnings.append(_capped(f"requests of {what}", told, max_num_seqs))
+    if held := _held(natural.trace, None if vllm is None else vllm.trace):
+        warnings.append(_capped("requests of the trace", held, max_num_seqs))
+    return warnings
+
+
+def _held(natural: AtLength | None, vllm: AtLength | None) -> str:
+    """Return what memory holds where it is more than runs, else ""."""
+    sides = {"natural": natural, "vLLM": vllm}
+    return ", ".join(
+        f"{one.concurrency:,.2f}x ({name})"
+        for name, one in sides.items()
+        if one is not None and one.concurrency > one.running
+    )
+
+
+def _capped(what: str, told: str, max_num_seqs: int) -> str:
+    return (
+        f"max_num_seqs {max_num_seqs:,} caps {what}; memory holds {told}: raise --max-num-seqs to "
+        "run more"
     )

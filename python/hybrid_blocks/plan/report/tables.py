@@ -6,10 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hybrid_blocks.plan.report.groups import rows
-from hybrid_blocks.plan.report.plan_report import AtLength, PlanReport
+from hybrid_blocks.plan.report.figures import AtLength, PlanReport, rows
 from hybrid_blocks.plan.report.report import Report
-from hybrid_blocks.plan.report.sglang_table import sglang_table
 from hybrid_blocks.plan.report.verdict import Gain, percent
 from hybrid_blocks.terminal import grid, print_table, print_verdict
 from hybrid_blocks.units import gib, human
@@ -25,9 +23,9 @@ def render(
     """Print what a report says, the answer first.
 
     ``num_bytes`` lengths besides the maximum have their bytes shown. ``whole`` shows them for all
-    lengths, and the groups and SGLang's strategies.
+    lengths, and the groups.
     """
-    print_verdict(console, report.verdict.lines if report.verdict else ())
+    print_verdict(console, report.verdict.lines)
     title = Text(title_text(report))
     title.stylize("bold", 0, len(report.model))
     console.print(title, soft_wrap=True)
@@ -36,8 +34,6 @@ def render(
         tables.append(_groups("natural", report.natural))
         if report.vllm is not None:
             tables.append(_groups("vLLM", report.vllm))
-        if report.sglang is not None:
-            tables.append(sglang_table(report.sglang))
     indexes = range(len(report.natural.lengths))
     shown = indexes if whole else indexes[1 : 1 + num_bytes] or indexes[:1]
     tables += [_bytes(report, index) for index in shown]
@@ -46,7 +42,7 @@ def render(
         print_table(console, table)
     console.print()
     if not whole:
-        console.print("--all shows groups, SGLang's strategies, and the bytes of each length")
+        console.print("--all shows groups, and the bytes of each length")
     notes = (*report.notes, *filter(None, (report.sglang_refusal,)))
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
@@ -98,7 +94,7 @@ def _groups(title: str, plan: PlanReport) -> Table:
 
 
 def _capacity(report: Report) -> Table:
-    pools = None if report.sglang is None else report.sglang.strategies[0]
+    pools = report.sglang
     engines = () if pools is None else ("SGLang",)
     table = grid("capacity", "", "natural", "vLLM", "gain", *engines)
 
@@ -130,7 +126,7 @@ def _capacity(report: Report) -> Table:
             f"requests of {lengths[index]:,}",
             lambda plan, index=index: concurrency(plan.lengths[index]),  # type: ignore[misc]
             "" if pools is None else f"{pools.lengths[index].running:,.2f}x",
-            None if verdict is None else verdict.gains[index],
+            verdict.gains[index],
         )
     if report.vllm is not None:
         table.add_row(f"vLLM logs for {report.max_model_len:,}", "", logged(report.vllm))
@@ -140,7 +136,7 @@ def _capacity(report: Report) -> Table:
             f"requests of the trace (mean {mean:,})",
             lambda plan: concurrency(plan.trace),
             "" if pools is None or pools.trace is None else f"{pools.trace.running:,.2f}x",
-            None if verdict is None else verdict.trace,
+            verdict.trace,
         )
     row(
         "longest request",

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from hybrid_blocks.plan.report.plan_report import AtLength, PlanReport
+from hybrid_blocks.plan.report.figures import AtLength, PlanReport
 from hybrid_blocks.units import short_tokens
 
 TYPICAL: Final = (1024, 4096, 16_384)

@@ -3,16 +3,20 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from hybrid_blocks.model import Model, Rank
 from hybrid_blocks.model.layer import Cache, LatentAttention, LatentIndex, State
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
-from hybrid_blocks.plan.report.budget import Budget, natural_budget, vllm_budget
+from hybrid_blocks.plan.report.figures import Budget, GroupReport, PlanReport
+from hybrid_blocks.plan.report.report import Plan
+from hybrid_blocks.plan.sglang import RATIO, SglangPlan, draft_states
 from hybrid_blocks.plan.vllm import VllmPlan
 from hybrid_blocks.plan.vllm.spec import Spec
+
+T = TypeVar("T")
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {
@@ -29,21 +33,27 @@ PARTS: Mapping[str, str] = MappingProxyType(
 HOLDS: Final = "memory holds"
 
 
-def formulas(
-    name: str, geometry: ArenaPlan, plan: VllmPlan | None, length: int
-) -> Iterator[tuple[str, str]]:
-    """Formulas of a figure, each with the plan that it is of: natural, vLLM."""
+def formulas(name: str, plan: Plan, length: int) -> Iterator[tuple[str, str]]:
+    """Formulas of a figure, each with the side that it is of: natural, vLLM, SGLang."""
     if name in PARTS:
-        yield "natural", _part(name, natural_budget(geometry, length), geometry.memory_bytes)
-        if plan is not None:
-            yield "vLLM", _part(name, vllm_budget(plan, length), plan.memory_bytes)
+        at = plan.at(length)
+        yield "natural", _part(name, at.natural.budget)
+        if at.vllm is not None:
+            yield "vLLM", _part(name, at.vllm.budget)
         return
-    key = next((key for key in _NATURAL if name.startswith(key)), None)
-    if key is not None:
-        yield "natural", _NATURAL[key](geometry, length)
-    key = next((key for key in _VLLM if name.startswith(key)), None)
-    if key is not None and plan is not None:
-        yield "vLLM", _VLLM[key](plan, length)
+    if (natural := _named(_NATURAL, name)) is not None:
+        yield "natural", natural(plan.natural, length)
+    if plan.vllm is not None and (vllm := _named(_VLLM, name)) is not None:
+        yield "vLLM", vllm(plan.vllm, length)
+    sglang = _named(_SGLANG, name)
+    if plan.sglang is None or sglang is None:
+        return
+    if plan.sglang.state_slots is not None or name != "state slots":
+        yield "SGLang", sglang(plan, plan.sglang, length)
+
+
+def _named(of_side: Mapping[str, T], name: str) -> T | None:
+    return next((formula for key, formula in of_side.items() if name.startswith(key)), None)
 
 
 def layer_formulas(model: Model, deployment: Deployment) -> Iterator[str]:
@@ -75,7 +85,41 @@ def _layer(cache: Cache, rank: Rank) -> str:
     return f"{cache.kind}: {size} = {cache.token_bytes(rank):,} bytes a token"
 
 
-def _part(name: str, budget: Budget, memory: int) -> str:
+def group_formula(plan: PlanReport, group: GroupReport, length: int) -> str:
+    """Return the figures of a row, each from its numbers; ``length`` is the maximum."""
+    parts = [
+        f"a block is {group.page_bytes:,} bytes of {group.layers} layers = "
+        f"{group.page_bytes // group.layers:,} bytes a layer"
+    ]
+    if group.slots_per_request is None:
+        parts[0] += f" for {group.block_tokens:,} tokens"
+    if (padding := group.block_bytes - group.page_bytes) > 0:
+        empty = f" and {group.padding_layers} empty layers" if group.padding_layers else ""
+        parts.append(f"its stride {group.block_bytes:,}, with {padding:,} of padding{empty}")
+    if group.slots_per_request is not None:
+        parts.append(f"a request holds {group.slots_per_request}: the state and one for each draft")
+    else:
+        parts.append(f"a request of {length:,} tokens holds {group.blocks_per_request:,} blocks")
+    if group.blocks_per_slab and plan.slab_bytes and plan.num_slabs:
+        parts.append(
+            f"a slab holds floor({plan.slab_bytes:,} / {group.block_bytes:,}) = "
+            f"{group.blocks_per_slab:,}"
+        )
+        if group.num_slots:
+            parts.append(
+                f"{plan.num_slabs:,} slabs x {group.blocks_per_slab:,} blocks x "
+                f"{group.block_tokens:,} tokens = {group.num_slots:,} token slots"
+            )
+    elif group.num_slots:
+        parts.append(
+            f"{plan.num_blocks:,} blocks x {group.block_tokens:,} tokens = "
+            f"{group.num_slots:,} token slots"
+        )
+    return "; ".join(parts)
+
+
+def _part(name: str, budget: Budget) -> str:
+    memory = budget.total
     share = 100 * budget.parts[name] / memory
     return (
         f"{PARTS[name]}, with {_count(budget.requests)} of {budget.length:,} tokens: "
@@ -232,6 +276,54 @@ def _blocks(spec: Spec, length: int, in_flight: int) -> str:
     )
 
 
+def _sglang_slots(plan: Plan, pools: SglangPlan, _length: int) -> str:
+    state, each = pools.state_bytes, pools.slots_per_request
+    if pools.strategy == "off":
+        return f"one for each of max_num_seqs {pools.max_num_seqs:,}, without a prefix cache"
+    share = f"{plan.memory_bytes:,} x {RATIO:g} / {1 + RATIO:g}"
+    if not (drafts := draft_states(plan.deployment)):
+        return (
+            f"floor(({share} - {state:,} of a slot of padding) / {state:,} bytes of a state) = "
+            f"{pools.state_slots:,}; {pools.strategy} keeps {each} for each running request"
+        )
+    return (
+        f"floor(({share} - {state:,} x {1 + drafts}) / ({state:,} bytes of a state x "
+        f"(1 + {drafts} to verify a draft / {each}))) = {pools.state_slots:,}"
+    )
+
+
+def _sglang_requests(_plan: Plan, pools: SglangPlan, length: int) -> str:
+    windows = states = ""
+    if pools.window_tokens is not None:
+        windows = f", {pools.window_tokens:,} tokens of windows / {pools.window_held(length):,}"
+    if pools.state_slots is not None:
+        states = f"floor({pools.state_slots:,} state slots / {pools.slots_per_request}), "
+    return (
+        f"min({states}max_num_seqs {pools.max_num_seqs:,}, {pools.tokens:,} tokens / {length:,}"
+        f"{windows}) = {pools.running(length):.2f}"
+    )
+
+
+def _sglang_tokens(plan: Plan, pools: SglangPlan, length: int) -> str:
+    running = pools.running(length)
+    return (
+        f"int({running:.6f} requests x {length:,}) = {int(running * length):,}; "
+        f"{_sglang_requests(plan, pools, length)}"
+    )
+
+
+def _sglang_longest(_plan: Plan, pools: SglangPlan, length: int) -> str:
+    return f"min({pools.tokens:,} tokens of the pool, {length:,} that an engine takes)"
+
+
+_SGLANG: Final[Mapping[str, Callable[[Plan, SglangPlan, int], str]]] = MappingProxyType(
+    {
+        "state slots": _sglang_slots,
+        "tokens": _sglang_tokens,
+        "longest": _sglang_longest,
+        "requests of": _sglang_requests,
+    }
+)
 _NATURAL: Final[Mapping[str, Callable[[ArenaPlan, int], str]]] = MappingProxyType(
     {
         "slabs": _slabs,

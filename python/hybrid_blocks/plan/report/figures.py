@@ -1,13 +1,52 @@
 """The figures of one plan, the same for both, so that they stand side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 import msgspec
 
 from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
-from hybrid_blocks.plan.report.budget import Budget, natural_budget, vllm_budget
 from hybrid_blocks.plan.vllm import VllmPlan
+from hybrid_blocks.plan.vllm.spec import Spec
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of one GPU's free KV memory; all but ``length`` and ``requests`` add up to it.
+
+    ``live``      tokens that are still read, and states.
+    ``rounding``  blocks that are not full, or reach out of a window.
+    ``padding``   pages, strides and empty layers that equalize blocks.
+    ``null``      the null block, or the slab that holds the null blocks.
+    ``unused``    room for less than one more request.
+    ``tail``      memory behind the last whole slab or block.
+    """
+
+    length: int
+    requests: int
+    live: int
+    rounding: int
+    padding: int
+    null: int
+    unused: int
+    tail: int
+
+    @property
+    def total(self) -> int:
+        """The whole memory."""
+        return sum(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by name, in the order in which they are shown."""
+        return {
+            "live": self.live,
+            "rounding": self.rounding,
+            "padding": self.padding,
+            "null": self.null,
+            "unused": self.unused,
+            "tail": self.tail,
+        }
 
 
 class AtLength(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,32 +121,48 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     hash_block_size: int | None = None
 
 
+def natural_at(geometry: ArenaPlan, length: int, max_num_seqs: int) -> FullOf:
+    """Figures of an arena full of requests of one length."""
+    concurrency = capacity.concurrency(geometry, length)
+    return FullOf(
+        length=length,
+        concurrency=concurrency,
+        running=min(concurrency, max_num_seqs),
+        tokens=int(concurrency * length),
+        budget=natural_budget(geometry, length),
+    )
+
+
+def vllm_at(plan: VllmPlan, length: int, max_num_seqs: int) -> FullOf:
+    """Figures of vLLM's pool full of requests of one length."""
+    concurrency = plan.concurrency(length)
+    return FullOf(
+        length=length,
+        concurrency=concurrency,
+        running=min(concurrency, max_num_seqs),
+        tokens=int(concurrency * length),
+        budget=vllm_budget(plan, length),
+    )
+
+
 def report_natural(
-    geometry: ArenaPlan, lengths: Sequence[int], trace: Sequence[int], max_num_seqs: int
+    geometry: ArenaPlan, lengths: Sequence[FullOf], trace: Sequence[int], max_num_seqs: int
 ) -> PlanReport:
     """Figures of an arena; ``lengths`` starts with the maximum."""
-    limit = lengths[0]
+    longest = lengths[0]
+    limit = longest.length
     first = next((group for group in geometry.groups if group.grows), geometry.groups[0])
     return PlanReport(
         block_tokens=first.block_tokens,
         block_bytes=first.block_stride,
         num_blocks=capacity.growing_blocks(geometry),
         blocks_per_request=sum(geometry.decode_blocks(limit)),
-        tokens=capacity.tokens(geometry, limit),
-        max_concurrency=capacity.concurrency(geometry, limit),
+        tokens=longest.tokens,
+        max_concurrency=longest.concurrency,
         max_length=capacity.longest(geometry, limit),
         state_slots=capacity.state_slots(geometry),
         cuda_graph_batch=capacity.cuda_graph_batch(geometry),
-        lengths=tuple(
-            FullOf(
-                length=length,
-                concurrency=capacity.concurrency(geometry, length),
-                running=min(capacity.concurrency(geometry, length), max_num_seqs),
-                tokens=capacity.tokens(geometry, length),
-                budget=natural_budget(geometry, length),
-            )
-            for length in dict.fromkeys(lengths)
-        ),
+        lengths=tuple(lengths),
         trace=_at_trace(
             trace,
             [capacity.slabs_of_one(geometry, n) for n in trace],
@@ -139,33 +194,25 @@ def report_natural(
 
 
 def report_vllm(
-    plan: VllmPlan, lengths: Sequence[int], trace: Sequence[int], max_num_seqs: int
+    plan: VllmPlan, lengths: Sequence[FullOf], trace: Sequence[int], max_num_seqs: int
 ) -> PlanReport:
     """Figures of vLLM's pool; ``lengths`` starts with the maximum."""
-    limit = lengths[0]
+    longest = lengths[0]
+    limit = longest.length
     return PlanReport(
         block_tokens=plan.block_tokens,
         block_bytes=plan.block_bytes,
         num_blocks=plan.num_blocks,
         blocks_per_request=plan.decode_blocks(limit),
-        tokens=int(plan.concurrency(limit) * limit),
-        max_concurrency=plan.concurrency(limit),
+        tokens=longest.tokens,
+        max_concurrency=longest.concurrency,
         max_length=plan.longest(),
         state_slots=plan.state_slots,
         cuda_graph_batch=plan.cuda_graph_batch,
         logged_tokens=plan.tokens if plan.starts else None,
         logged_concurrency=plan.max_concurrency if plan.starts else None,
         logged_blocks_per_request=plan.blocks_per_request(limit) if plan.starts else None,
-        lengths=tuple(
-            FullOf(
-                length=length,
-                concurrency=plan.concurrency(length),
-                running=min(plan.concurrency(length), max_num_seqs),
-                tokens=int(plan.concurrency(length) * length),
-                budget=vllm_budget(plan, length),
-            )
-            for length in dict.fromkeys(lengths)
-        ),
+        lengths=tuple(lengths),
         trace=_at_trace(
             trace, [plan.decode_blocks(n) for n in trace], plan.num_blocks - 1, max_num_seqs
         ),
@@ -204,3 +251,63 @@ def _at_trace(
         running=min(concurrency, max_num_seqs),
         tokens=int(concurrency * mean_length),
     )
+
+
+def rows(plan: PlanReport) -> Iterator[tuple[str, GroupReport]]:
+    """Yield the name of each row and its group: neighbours that differ in their names alone."""
+    unnamed = (msgspec.structs.replace(group, name="") for group in plan.groups)
+    for group, members in groupby(unnamed):
+        count = len(list(members))
+        window = f" {group.window:,}" if group.window else ""
+        yield f"{group.kind}{window}{f' x {count}' if count > 1 else ''}", group
+
+
+def natural_budget(geometry: ArenaPlan, length: int) -> Budget:
+    """Budget of an arena full of decoding requests of ``length`` tokens."""
+    requests = capacity.requests(geometry, length)
+    live = requests * geometry.live_bytes(length)
+    blocks = [
+        (group, requests * group.blocks(length, geometry.decode_tokens))
+        for group in geometry.groups
+    ]
+    held = sum(count * group.block_bytes for group, count in blocks)
+    padded = sum(count * group.block_stride for group, count in blocks)
+    return Budget(
+        length=length,
+        requests=requests,
+        live=live,
+        rounding=held - live,
+        padding=padded - held,
+        null=geometry.slab_bytes,
+        unused=geometry.usable_slabs * geometry.slab_bytes - padded,
+        tail=geometry.memory_bytes - geometry.arena_bytes,
+    )
+
+
+def vllm_budget(plan: VllmPlan, length: int) -> Budget:
+    """Budget of vLLM's pool full of decoding requests of ``length`` tokens."""
+    requests = plan.requests(length)
+    live = pages = 0
+    for group in plan.widest_stage:
+        for member in group.members:
+            count = member.spec.decode_blocks(length, plan.decode_tokens)
+            live += live_bytes(member.spec, length)
+            pages += count * member.spec.unpadded_bytes
+    blocks = requests * plan.decode_blocks(length) * plan.block_bytes
+    return Budget(
+        length=length,
+        requests=requests,
+        live=requests * live,
+        rounding=requests * (pages - live),
+        padding=blocks - requests * pages,
+        null=plan.block_bytes,
+        unused=(plan.num_blocks - 1) * plan.block_bytes - blocks,
+        tail=plan.memory_bytes - plan.num_blocks * plan.block_bytes,
+    )
+
+
+def live_bytes(spec: Spec, length: int) -> int:
+    """Bytes that a request of ``length`` tokens needs in one layer, with no rounding to blocks."""
+    if spec.states is not None:
+        return spec.states * spec.unpadded_bytes
+    return spec.rules.num_live_tokens(length) * spec.unpadded_bytes // spec.block_tokens
