@@ -15,7 +15,7 @@ use crate::error::{core_error, integrity_error};
 pub struct Guarded<T>(Mutex<T>);
 
 impl<T> Guarded<T> {
-    /// Shares `inner`.
+    /// Puts `inner` behind a lock that a panic closes for good.
     pub fn new(inner: T) -> Self {
         Self(Mutex::new(inner))
     }

@@ -52,7 +52,7 @@ pub struct ListInts<'a, 'py> {
 }
 
 impl<'a, 'py> ListInts<'a, 'py> {
-    /// Those of this list.
+    /// Returns the integers of this list.
     ///
     /// # Errors
     /// Python's, such as `MemoryError`

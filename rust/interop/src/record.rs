@@ -22,7 +22,7 @@ pub struct PyRecordLines {
     numbers: Mutex<Numbers>,
 }
 
-/// What a file calls requests, sessions and adapters.
+/// The numbers by which a file names requests, sessions and adapters.
 #[derive(Default)]
 struct Numbers {
     next: u64,

@@ -20,7 +20,7 @@ pub enum Error {
         action: &'static str,
         /// On which file or folder.
         path: PathBuf,
-        /// Its answer.
+        /// Answer of the operating system.
         source: io::Error,
     },
     /// Another process uses the folder.
@@ -29,7 +29,7 @@ pub enum Error {
         path = path.display()
     )]
     InUse {
-        /// The folder.
+        /// Folder of the tier.
         path: PathBuf,
     },
     /// The file system has no locks.
@@ -39,7 +39,7 @@ pub enum Error {
         path = path.display()
     )]
     NoLocks {
-        /// The folder.
+        /// Folder of the tier.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,

@@ -25,7 +25,7 @@ pub enum WarningKind {
 /// A message for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
-    /// Its kind.
+    /// Kind of the event.
     pub kind: WarningKind,
     /// The event and its consequence.
     pub message: String,

@@ -194,7 +194,7 @@ fn a_folder_that_takes_no_files_any_more_stops_nothing() {
     let mut num_stored = 0;
     for round in 2..20 {
         num_stored += store(&disk, &batch(round));
-        // What is in the open file can still be read.
+        // Chunks in the open file can still be read.
         check_all(&disk, &batch(round));
     }
     assert!(num_stored < 18 * 5);

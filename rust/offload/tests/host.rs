@@ -86,7 +86,7 @@ fn a_turn_goes_on_from_the_last_and_leaves_its_state_behind() {
 
 #[test]
 fn what_is_likely_to_be_used_again_outlives_newer_units_as_far_as_chances_count() {
-    // What is there already is weighed anew, too.
+    // Content that is there already is weighed again, too.
     for (before, lives, first_to_go) in [(0.0, 0.0, 1), (3.0, 3.0, 2), (0.0, 3.0, 2), (3.0, 0.0, 1)]
     {
         let mut tier = tier(256 * 4096, &[4096, 16384]);
@@ -257,7 +257,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Of two tiers one is also asked for what does not fit: larger than the region, or than what is unpinned.
+    /// One of two tiers is also asked for stores that do not fit: larger than the region, or than its unpinned
+    /// part.
     #[test]
     fn a_store_that_fails_for_want_of_room_changes_nothing(
         ops in prop::collection::vec((0u8..7, 0u64..6, 1u32..20, 0u32..6), 1..60),

@@ -84,7 +84,7 @@ proptest! {
         let (from, to) = (1 << from, 1 << to);
         let layout = layout(parts);
         let stored = stored_by(&layout, from);
-        // What one rank alone holds is stored as it is.
+        // Content that one rank alone holds is stored as it is.
         prop_assert_eq!(&stored, &of_ranks(&layout, 1));
         prop_assert!(layout.codec(1).expect("fits").is_identity());
         prop_assert_eq!(loaded_by(&layout, to, &stored), of_ranks(&layout, to));

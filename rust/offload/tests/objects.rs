@@ -202,7 +202,7 @@ fn a_store_that_refuses_is_not_used_for_a_while() {
     wait_until("it is tried again", || !objects.tier().is_paused());
     assert!(store(&objects, &some()[20..]) > 0);
     assert!(objects.wait(MOST));
-    // What was there once and is gone is a miss, and no reason to pause.
+    // An object that is gone is a miss, and no reason to pause.
     assert_eq!(check_all(&objects, &some()[..20]), 0);
     assert!(!objects.tier().is_paused());
     assert_eq!(store(&objects, &some()[..20]), 20);

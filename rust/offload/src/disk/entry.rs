@@ -5,7 +5,7 @@ use hybrid_blocks::{Digest, GroupId, Key};
 /// One chunk of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the chunk.
     pub key: Key,
     /// Tokens that the key stands for.
     pub num_tokens: u32,

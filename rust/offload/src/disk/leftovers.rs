@@ -14,7 +14,7 @@ pub(super) struct Leftover {
     pub(super) path: PathBuf,
     pub(super) num_bytes: u64,
     pub(super) modified: SystemTime,
-    /// Of another namespace, whose lock is held while its files go.
+    /// Whether the file belongs to another namespace, whose lock is held while its files go.
     pub(super) is_others: bool,
 }
 

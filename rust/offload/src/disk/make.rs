@@ -83,8 +83,8 @@ impl DiskTier {
         }
     }
 
-    /// What follows from a write that failed: on a full disk, that old segments make room for new ones, and
-    /// else, or where that did not help, a pause. Returns whether old segments can make room.
+    /// Notes that a write failed, and returns whether old segments can make room. On a full disk they are
+    /// asked to first. Otherwise, or where that did not help, the tier pauses its writes.
     pub(super) fn note_failed_write(&mut self, what: &str, error: &io::Error) -> bool {
         let full =
             matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);

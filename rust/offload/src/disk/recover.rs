@@ -29,13 +29,13 @@ const LARGEST_SEGMENT: u64 = 256 << 20;
 
 /// A file with a segment's name.
 enum Found {
-    /// Its entries and the bytes of its file.
+    /// A whole segment: entries, and bytes of the file.
     Segment(Vec<Entry>, u64),
-    /// It held nothing, and is removed.
+    /// An empty file, which is removed.
     Empty,
     /// A segment of an older version of the format.
     Old,
-    /// Something else.
+    /// A file in no known format.
     Foreign,
     /// Larger than any segment.
     Large,
@@ -191,7 +191,7 @@ impl DiskTier {
         if entries.is_empty() {
             return remove(path);
         }
-        // What is cut off waits for writes under way, so none of them comes after the footer.
+        // `set_len` waits for writes under way, so none of them comes after the footer.
         file.set_len(end)?;
         let to = self.folder.path_of(Name { is_sealed: true, ..name });
         let job = SealJob {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(super) struct Segment {
     /// Bytes of the file.
     pub(super) num_bytes: u64,
-    /// Its slots in the index; some may belong to another segment by now.
+    /// Slots in the index; some may belong to another segment by now.
     pub(super) slots: Vec<u32>,
     pub(super) file: Option<Arc<File>>,
     /// `None` once it is sealed.

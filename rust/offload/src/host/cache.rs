@@ -24,11 +24,11 @@ pub struct RequestId(pub u64);
 /// The presence of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// Nothing.
+    /// Host memory does not hold the chunk.
     Absent,
-    /// It is being copied here.
+    /// The chunk is being copied to host memory.
     Pending,
-    /// It can be loaded.
+    /// The chunk can be loaded.
     Ready,
 }
 
@@ -292,7 +292,7 @@ impl HostCache {
     }
 
     fn store(&mut self, chain: &mut Chain, step: &Step) -> Option<Vec<Placement>> {
-        // What the request shares with others up to here is needed by its unit as well.
+        // A request's unit also needs the content that it shares with others up to here.
         let mut path = self.shared(chain, step.last());
         path.extend_from_slice(&step.path);
         path.sort_unstable_by_key(|&(key, num_tokens)| (num_tokens, key.group.0));

@@ -83,7 +83,7 @@ impl Copies {
                 continue;
             }
             if let Some(Open { mut ticket, num_found, .. }) = self.stores.remove(&store) {
-                // They are found by now, or never.
+                // No later call finds these chunks.
                 ticket.placements.clear();
                 ended.push((ticket, num_found > 0));
             }

@@ -23,13 +23,13 @@ pub struct UnitContent<'a> {
 /// A chunk to copy into host memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Its name.
+    /// Name of the chunk.
     pub key: Key,
     /// Tokens that it stands for.
     pub num_tokens: u32,
     /// Pool of its slot.
     pub pool: PoolId,
-    /// Its slot.
+    /// Slot of the chunk.
     pub slot: BlockId,
     /// Bytes of the slot within the region.
     pub bytes: Range<u64>,
@@ -147,7 +147,7 @@ impl HostTier {
             return None;
         }
         self.read_ahead(path);
-        // What is there gets an owner first, so that no eviction takes it.
+        // Chunks that are there get an owner first, so that no eviction takes them.
         self.demand.fill(0);
         let mut slots: Slots = Vec::with_capacity(path.len() + end.len());
         for (key, _) in all() {

@@ -14,10 +14,10 @@ pub(super) struct Units {
     vacant: Vec<u32>,
     /// Unpinned leaves by priority, the two kinds below left out.
     leaves: BTreeSet<(u64, u32)>,
-    /// Those behind which a request may still store, where [`Units::keep_held`] was called.
+    /// Leaves behind which a request may still store, where [`Units::keep_held`] was called.
     held: BTreeSet<(u64, u32)>,
     keeps_held: bool,
-    /// Those from which no request can resume.
+    /// Leaves from which no request can resume.
     endless: BTreeSet<(u64, u32)>,
     /// Unpinned units whose end was left behind, by the time when it was.
     left_behind: BTreeSet<(u64, u32)>,

@@ -10,7 +10,7 @@ use super::Threads;
 /// Fill a buffer from a file.
 #[derive(Debug)]
 pub struct ReadOp<'a> {
-    /// The file.
+    /// File of the transfer.
     pub file: &'a File,
     /// First byte to read.
     pub offset: u64,
@@ -21,11 +21,11 @@ pub struct ReadOp<'a> {
 /// Writes a buffer to a file.
 #[derive(Debug)]
 pub struct WriteOp<'a> {
-    /// The file.
+    /// File of the transfer.
     pub file: &'a File,
     /// Where the first byte goes.
     pub offset: u64,
-    /// The bytes.
+    /// Bytes to write.
     pub buffer: &'a [u8],
 }
 

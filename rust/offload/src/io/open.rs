@@ -11,13 +11,13 @@ use crate::private;
 /// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Reading.
+    /// Opens an existing file for reading.
     Read,
-    /// Reading and writing; the file must not be there yet.
+    /// Opens a new file for reading and writing; the file must not be there yet.
     Create,
-    /// Reading and writing.
+    /// Opens a file for reading and writing.
     Write,
-    /// Reading and writing; the file is made if it is not there.
+    /// Opens a new file for reading and writing; the file is made if it is not there.
     Lock,
 }
 

@@ -115,7 +115,7 @@ impl Ring {
         if let Some(ring) = guard.as_mut()
             && self.run_on(ring, transfers, done, &mut meanwhile, &mut panicked).is_err()
         {
-            // Its queue still names buffers of this batch, so it must never be entered again.
+            // The ring's queue still names buffers of this batch, so it must never be entered again.
             *guard = None;
         }
         drop(guard);

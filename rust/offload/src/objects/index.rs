@@ -6,7 +6,8 @@ use rustc_hash::FxHashMap as HashMap;
 /// The known state of an object.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// It is there. The number of the last listing that saw it, or began after it was written.
+    /// The object is there. The number is that of the last listing that saw it, or began after it was
+    /// written.
     There(u32),
     /// A read found damage. The next store writes it again.
     Damaged,

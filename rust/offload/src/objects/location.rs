@@ -108,7 +108,7 @@ fn open_bucket(scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, objec
     use object_store::gcp::GoogleCloudStorageBuilder;
     use object_store::{ClientConfigKey, RetryConfig};
 
-    /// Of one try.
+    /// Longest time of one try.
     const TIMEOUT: Duration = Duration::from_secs(20);
 
     // An error says that there is one already.

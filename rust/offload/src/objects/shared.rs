@@ -211,7 +211,7 @@ impl Objects {
             Err(io::ErrorKind::NotFound) => tier.index.remove(key),
             Err(io::ErrorKind::InvalidData) => tier.damaged(key),
             Ok(()) => tier.succeed(key),
-            // What refused is noted by now.
+            // The store noted its refusal when it answered.
             Err(_) => {}
         }
     }

@@ -5,10 +5,10 @@ use hybrid_blocks::{BlockId, Key};
 /// One chunk to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Its place among the group's chunks; for a state, the length at which it was kept, in units of the
-    /// group's block, less 1.
+    /// Place among the group's chunks; for a state, the length at which it was kept, in units of the group's
+    /// block, less 1.
     pub chunk: u32,
-    /// Its name.
+    /// Name of the chunk.
     pub key: Key,
     /// The tier to load it from, as an index into the tiers asked.
     pub tier: u8,
@@ -24,7 +24,7 @@ impl Load {
 /// The prefix to restore: the longest that every group can, or a shorter one that is there sooner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Its tokens, those that the device holds already included; 0 if there is none beyond them.
+    /// Tokens of the prefix, those that the device holds already included; 0 if there is none beyond them.
     pub num_tokens: u32,
     /// Tokens beyond it, or beyond what the device holds, that could be restored as well and are sooner
     /// computed.

@@ -18,7 +18,7 @@ pub struct Planner {
     pub(super) states: Vec<Stored>,
     pub(super) windows: Vec<Stored>,
     pub(super) full: Vec<Stored>,
-    /// What the length of a hit is a multiple of, in tokens.
+    /// Tokens that divide the length of each hit.
     pub(super) alignment: u32,
 }
 
@@ -60,7 +60,7 @@ impl Planner {
         })
     }
 
-    /// What the length of a hit is a multiple of, in tokens.
+    /// Tokens that divide the length of each hit.
     #[must_use]
     pub fn alignment(&self) -> u32 {
         self.alignment

@@ -16,7 +16,7 @@ pub(super) const MAX_TIERS: usize = 8;
 /// Chunks of one call to a tier. Behind a missing one, more would be in vain.
 const ROW: u32 = 64;
 
-/// One look-up.
+/// State of one look-up over all tiers.
 pub(super) struct Search<'a> {
     pub(super) planner: &'a Planner,
     tiers: &'a [&'a dyn Tier],

@@ -149,7 +149,7 @@ impl Search<'_> {
             if choice < best {
                 found.push(Reverse(choice));
             }
-            // What is longer reads no less, so it is no better before so much less is to be computed.
+            // A longer prefix reads no less. So it is better only once it spares as much computing as this costs.
             let skipped = costs.tokens_in(time.saturating_sub(best.0));
             length = length.saturating_add((skipped / alignment).max(1).saturating_mul(alignment));
         }

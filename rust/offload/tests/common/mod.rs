@@ -49,7 +49,7 @@ impl Folder {
         folders.next().expect("a namespace").expect("it is there").path()
     }
 
-    /// Segment files.
+    /// Paths of all segment files.
     pub(crate) fn all(&self) -> Vec<PathBuf> {
         [self.files("seg"), self.files("open")].concat()
     }

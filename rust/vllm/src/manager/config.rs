@@ -19,7 +19,7 @@ pub(super) struct GroupFields {
     kept_pool: Option<u32>,
 }
 
-/// The rest.
+/// Fields that the adapter reads once, when the engine starts.
 #[derive(FromPyObject)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub(super) struct ConfigFields {

@@ -74,7 +74,7 @@ impl RequestState {
         Self { owner, kept: Mutex::new(Kept { named, digests }), ..Self::default() }
     }
 
-    /// Its counts, if they are kept here.
+    /// Returns the request's counts, if they are kept here.
     #[inline]
     pub(crate) fn counts(&self) -> Option<Counts> {
         self.has_counts.load(Relaxed).then(|| Counts {
@@ -93,7 +93,7 @@ impl RequestState {
         self.has_counts.store(true, Relaxed);
     }
 
-    /// Its counts are elsewhere from now on.
+    /// Stops keeping the request's counts here.
     pub(super) fn forget_counts(&self) {
         self.has_counts.store(false, Relaxed);
     }

@@ -53,9 +53,9 @@ pub(crate) struct DecodeBatch {
     pub(super) manager: Py<RustKVCacheManager>,
     /// vLLM's `Request`, which shows the counts that are kept of it.
     pub(super) request_class: Py<PyType>,
-    /// vLLM's `EngineCoreOutput`.
+    /// Class `EngineCoreOutput` of vLLM.
     pub(super) output_class: Py<PyType>,
-    /// vLLM's `check_stop`.
+    /// Function `check_stop` of vLLM.
     pub(super) check_stop: Py<PyAny>,
     /// `ensure_cache_available` of vLLM's connector for outputs of the encoder.
     ensure_encoded: Option<Py<PyAny>>,

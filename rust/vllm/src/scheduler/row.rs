@@ -86,7 +86,7 @@ impl Row {
         batch: &DecodeBatch,
         request: &RequestView<'_, '_>,
     ) -> PyResult<Option<Self>> {
-        // Of another class, nobody says when a count or the status is set.
+        // A request of another class sets its counts and status without a descriptor that would notice.
         if !request.object.is_instance(batch.request_class.bind(request.object.py()))? {
             return Ok(None);
         }

@@ -17,7 +17,7 @@ pub(crate) struct ScheduledDecodes {
     num_seen: usize,
     num_tokens: i64,
     num_scheduled_tokens: Py<PyDict>,
-    /// Those of its tokens that were drafted, of requests with drafts.
+    /// Drafted tokens of requests with drafts.
     spec_tokens: Py<PyDict>,
     req_ids: Py<PyList>,
     new_block_ids: Py<PyList>,
@@ -45,7 +45,7 @@ pub(super) struct Limits {
 
 /// The action of a running request in this step.
 enum Action {
-    /// It waits for outputs or for its turn.
+    /// The request waits for outputs or for its turn.
     Idle,
     /// There is no position for another token.
     Full,

@@ -251,7 +251,7 @@ fn recipient(
     if let Some(index) = found {
         *at = index + 1;
         let row = &mut rows.0[index];
-        // What runs is among the scheduler's requests.
+        // A running request is among the scheduler's requests.
         if row.stop.is_some() && row.is_running(&batch.states.running, py)? && row.is_current() {
             return Ok(Recipient::Row(index));
         }
