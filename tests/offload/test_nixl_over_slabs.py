@@ -1,14 +1,10 @@
 """Pulls of blocks in slabs: every byte, with other numbers of slabs on both sides."""
 
-import ctypes
 import time
-from queue import Queue
-from threading import RLock
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
-import numpy as np
 import pytest
 import torch
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
@@ -17,193 +13,9 @@ from hybrid_blocks.offload.nixl.held import Held
 from hybrid_blocks.offload.nixl.scheduler import SlabNixlScheduler
 from hybrid_blocks.offload.nixl.stalled import StalledReads, timeout_of
 from hybrid_blocks.offload.nixl.worker import SlabNixlWorker
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from nixl_sides import CUT, SLAB_BYTES, Side, meet
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import base_worker
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlAgentMetadata
-from vllm.distributed.kv_transfer.kv_connector.v1.ssm_conv_transfer_utils import MambaConvSplitInfo
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    KVCacheGroupSpec,
-    KVCacheTensor,
-    MambaSpec,
-)
 from vllm.v1.request import RequestStatus
-
-CUT, SLAB_BYTES = 4, 512
-
-
-def attention(heads: int) -> FullAttentionSpec:
-    """Two layers of 32 bytes a block and head."""
-    return FullAttentionSpec(block_size=16, num_kv_heads=heads, head_size=1, dtype=torch.int8)
-
-
-def state(heads: int) -> MambaSpec:
-    """Two groups of one layer of 256 bytes a state and head."""
-    shapes = (100 * heads,), (156 * heads,)
-    dtypes = torch.int8, torch.int8
-    return MambaSpec(block_size=64, shapes=shapes, dtypes=dtypes, mamba_cache_mode="align")
-
-
-class Agent:
-    """Stands for a NIXL agent; memory of the other side is that of this process."""
-
-    def __init__(self) -> None:
-        self.lists: list[list[tuple[int, int]]] = []
-
-    def get_reg_descs(self, ranges: Any, memory: str) -> Any:
-        return ranges, memory
-
-    def register_memory(self, descs: Any, backends: Any) -> None:
-        pass
-
-    def get_agent_metadata(self) -> bytes:
-        return b""
-
-    def add_remote_agent(self, metadata: bytes) -> str:
-        return metadata.decode()
-
-    def prep_xfer_dlist(self, _agent: str, descs: np.ndarray, mem_type: str) -> int:
-        assert mem_type == "DRAM"
-        self.lists.append(
-            [
-                (int(first + number * stride), int(size))
-                for first, size, _, stride, count in descs.astype(np.int64)
-                for number in range(count)
-            ]
-        )
-        return len(self.lists) - 1
-
-    def read(self, into: int, ids: np.ndarray, source: int, source_ids: np.ndarray) -> None:
-        for target, origin in zip(ids, source_ids, strict=True):
-            (first, size), (other, other_size) = (
-                self.lists[into][target],
-                self.lists[source][origin],
-            )
-            assert size == other_size
-            ctypes.memmove(first, other, size)
-
-
-class Side:
-    """A worker over a backing with random bytes: a rank of ``tp_size``, with a number of heads."""
-
-    def __init__(
-        self,
-        name: str,
-        num_slabs: int,
-        monkeypatch: pytest.MonkeyPatch,
-        *,
-        heads: int = 1,
-        rank: int = 0,
-        tp_size: int = 1,
-    ) -> None:
-        monkeypatch.setattr(module, "compute_nixl_compatibility_hash", lambda *_, **__: "hash")
-        self.rank, self.tp_size = rank, tp_size
-        self.slab = SLAB_BYTES * heads
-        size = num_slabs * self.slab
-        page, full, part = 32 * heads, 256 * heads, (40 * heads, 20 * heads, 40 * heads)
-        convolution = MambaConvSplitInfo(1, part, 1, (100 * heads, 156 * heads))
-        self.backing = torch.randint(-128, 127, (size,), dtype=torch.int8)
-        self.config = NaturalKVCacheConfig(
-            num_slabs,
-            [
-                KVCacheTensor(size, ["l.0", "l.10"], layer_stride=page, block_stride=4 * page),
-                KVCacheTensor(size, ["l.2"], layer_stride=full, block_stride=self.slab),
-                KVCacheTensor(size, ["l.1"], layer_stride=full, block_stride=self.slab),
-            ],
-            [
-                KVCacheGroupSpec(["l.2"], state(heads)),
-                KVCacheGroupSpec(["l.0", "l.10"], attention(heads)),
-                KVCacheGroupSpec(["l.1"], state(heads)),
-            ],
-            pools=(1, 0, 1),
-            blocks_per_slab=(CUT, 1),
-        )
-        made: Any = SlabNixlWorker.__new__(SlabNixlWorker)
-        self.worker = made
-        specs = [group.kv_cache_spec for group in self.config.kv_cache_groups]
-        attributes: dict[str, Any] = {
-            **dict.fromkeys(("tp_rank", "transfer_tp_rank"), rank),
-            **dict.fromkeys(("dcp_rank", "device_id"), 0),
-            **dict.fromkeys(("transfer_tp_size", "world_size"), tp_size),
-            **dict.fromkeys(("dcp_size", "pcp_size", "pp_size"), 1),
-            "attn_backends": [],
-            "_registered_descs": [],
-            "_transfer_layer_names": (),
-            **dict.fromkeys(
-                (
-                    *("dst_num_blocks", "dst_region_num_blocks", "dst_region_group_ids"),
-                    *("dst_uses_region_group_mapping", "dst_region_mem_types"),
-                    *("src_xfer_handles_by_block_size", "tp_mappings", "_remote_agents"),
-                    *("dst_xfer_side_handles", "src_xfer_handles_by_tp_ratio"),
-                ),
-            ),
-            "use_mla": False,
-            "_has_mamba": True,
-            "_is_csa_linear": False,
-            "_is_hma_required": True,
-            "_supports_pp_hma": False,
-            "use_host_buffer": False,
-            "_mixed_mem_types": False,
-            "_packed_member_layouts": {},
-            "_head_sharded_draft_regions": set(),
-            "_transfer_layer_region_indices": (),
-            "_physical_blocks_per_logical_kv_block": 1,
-            "_ple_region_index": None,
-            "block_size": 16,
-            "backend_name": "CPU_ATTN",
-            "kv_cache_layout": "LBHNC",
-            "nixl_memory_type": "DRAM",
-            "nixl_backends": ["UCX"],
-            "engine_id": name,
-            "num_blocks": num_slabs,
-            "_logical_num_blocks": num_slabs,
-            "kv_cache_config": self.config,
-            "_conv_decomp": convolution,
-            "_mamba_ssm_size": convolution.ssm_sizes,
-            "_group_spec_types": tuple(type(spec) for spec in specs),
-            "_layer_specs": {
-                layer: group.kv_cache_spec
-                for group in self.config.kv_cache_groups
-                for layer in group.layer_names
-            },
-            "model_config": SimpleNamespace(get_total_num_kv_heads=lambda: heads * tp_size),
-            "vllm_config": SimpleNamespace(
-                cache_config=SimpleNamespace(enable_prefix_caching=True)
-            ),
-            "kv_transfer_config": SimpleNamespace(enable_permute_local_kv=False),
-        }
-        for attribute, value in attributes.items():
-            own = {} if value is None and attribute != "_ple_region_index" else value
-            setattr(made, attribute, list(own) if isinstance(own, list) else own)
-        made.kv_caches_base_addr = {name: {}}
-        made.nixl_wrapper = Agent()
-        views = {
-            "l.0": self.rows(0, CUT, page),
-            "l.10": self.rows(page, CUT, page),
-            **{
-                layer: [self.rows(0, 1, 100 * heads), self.rows(100 * heads, 1, 156 * heads)]
-                for layer in ("l.1", "l.2")
-            },
-        }
-        made.register_kv_caches(views)
-
-    def rows(self, first: int, cut: int, size: int) -> torch.Tensor:
-        num_ids = len(self.backing) // self.slab * cut
-        return self.backing.as_strided((num_ids, size), (self.slab // cut, 1), first)
-
-    def told(self) -> NixlAgentMetadata:
-        payload = self.worker.xfer_handshake_metadata.agent_metadata_bytes
-        return msgspec.msgpack.decode(payload, type=NixlAgentMetadata)
-
-
-def meet(reader: Side, *ranks: Side) -> None:
-    """Shake hands with the ranks of another engine that the reader reads."""
-    worker = reader.worker
-    name = ranks[0].worker.engine_id
-    worker.kv_caches_base_addr[name] = {}
-    worker.dst_xfer_side_handles[name] = {}
-    for other in ranks:
-        worker.add_remote_agent(other.told(), other.rank, other.tp_size)
 
 
 def pull(reader: Side, ids: Any, other_ids: Any) -> None:
@@ -354,38 +166,13 @@ class Reads:
         reader, other = Side("d", 5, monkeypatch), Side("p", 9, monkeypatch)
         meet(reader, other)
         self.worker = worker = reader.worker
-        worker._follow_reads(60.0)
         self.state, self.released = "PROC", 0
         agent = worker.nixl_wrapper
         agent.check_xfer_state = lambda _handle: self.state
         agent.release_xfer_handle = self._release
-        agent.get_xfer_telemetry = lambda _handle: None
-        agent.release_dlist_handle = agent.remove_remote_agent = lambda _handle: None
-        remote = SimpleNamespace(engine_id="p")
-        attributes = {
-            "_recving_metadata": {"a": SimpleNamespace(remote=remote)},
-            "_recving_transfers": {"a": [1]},
-            "_recv_failures": set(),
-            "_failed_recv_reqs": Queue(),
-            "_replicated_pcp_done_sending": set(),
-            "_pending_recv_notifs": {},
-            "_reqs_to_send": {},
-            "_cleanup_remote_engines": lambda: None,
-            "_get_new_notifs": set,
-            "_handshake_lock": RLock(),
-            "_remote_agents": {"p": {(0, 0): "p"}},
-            "_engine_by_address": {},
-            "_failed_remote_engines": set(),
-            "_invalid_remote_engines": set(),
-            "draft_tp_mappings": {},
-            "_engine_clock_offset": {},
-            "_engine_last_active": {},
-            "xfer_stats": SimpleNamespace(
-                record_failed_transfer=lambda: None, record_transfer=lambda _: None
-            ),
-        }
-        for attribute, value in attributes.items():
-            setattr(worker, attribute, value)
+        worker._recving_metadata["a"] = SimpleNamespace(remote=SimpleNamespace(engine_id="p"))
+        worker._recving_transfers["a"] = [1]
+        worker._cleanup_remote_engines = lambda: None
         self.now = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
@@ -416,7 +203,7 @@ def test_a_read_that_takes_too_long_fails_and_is_followed_until_it_ends(
     assert reads.worker._engines_with_inflight_transfers() == set()
 
 
-def test_blocks_stay_kept_where_nixl_has_forgotten_the_engine(
+def test_blocks_come_free_some_time_after_nixl_has_forgotten_their_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     reads = Reads(monkeypatch)
@@ -425,8 +212,14 @@ def test_blocks_stay_kept_where_nixl_has_forgotten_the_engine(
     reads.worker.transfer_topo = None
     reads.worker._cleanup_remote_engine("p")
     reads.worker.transfer_topo = SimpleNamespace()
-    reads.state = "DONE"
-    assert reads.step() == (set(), set(), None)
+    assert reads.worker._engines_with_inflight_transfers() == set()
+    # NIXL answers no more for a read of an engine that it has forgotten.
+    reads.state = "ERR"
+    assert reads.step(59) == (set(), set(), None)
+    assert reads.released == 0
+    assert reads.step(1) == (set(), set(), StalledReads(ended=("a",)))
+    assert reads.released == 1
+    assert reads.step(60) == (set(), set(), None)
 
 
 def test_reads_that_take_too_long_are_counted_by_rank() -> None:
@@ -473,6 +266,7 @@ class Prompts:
         transfer = SimpleNamespace(
             get_from_extra_config={"held_share": 0.6}.get,
             kv_buffer_device="cpu",
+            kv_load_failure_policy="fail",
         )
         parallel = SimpleNamespace(
             tensor_parallel_size=1,
@@ -508,9 +302,11 @@ def test_a_reader_is_told_of_the_blocks_of_the_prompt_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A block for drafts behind them would shift all of a reader that has the first ones."""
-    is_held, told = Prompts(monkeypatch).finish("a", [7], [4, 5, 6, 9], [8])
+    prompts = Prompts(monkeypatch)
+    is_held, told = prompts.finish("a", [7], [4, 5, 6, 9], [8])
     assert is_held
     assert told is not None
+    assert told["remote_blocks_expiry_time"] == prompts.side._reqs_need_send["a"]
     assert list(told["remote_block_ids"]) == [[7], [4, 5, 6], [8]]
 
 

@@ -71,7 +71,9 @@ class FakeEngine:
         priority = draw.randrange(3) if self._has_priorities else 0
         self.add(prompt, min(most, draw.choice((1, 2, 6, 12, 30, 50))), priority)
 
-    def add(self, prompt: list[int], max_tokens: int, priority: int = 0) -> Request:
+    def add(
+        self, prompt: list[int], max_tokens: int, priority: int = 0, transfer: Any = None
+    ) -> Request:
         """A request arrives that is to generate ``max_tokens``."""
         self._num_added += 1
         id_ = f"request{self._num_added}"
@@ -84,6 +86,7 @@ class FakeEngine:
             block_hasher=self._hasher,
             priority=priority,
         )
+        request.kv_transfer_params = transfer
         self._requests[id_] = request
         self.scheduler.add_request(request)
         return request

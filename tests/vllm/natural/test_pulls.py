@@ -12,10 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from examples import SEEDED, examples
+from hybrid_blocks.arithmetic import ceil_div
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.offload.nixl.params import _FIELDS, NO_ENGINE
 from hybrid_blocks.offload.nixl.stalled import StalledReads
+from hybrid_blocks.offload.nixl.worker import SlabNixlWorker
 from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
     MultiKVConnectorWorkerMetadata,
@@ -49,10 +56,27 @@ NO_OFFLOAD: Any = SimpleNamespace(load_jobs={}, store_jobs={}, jobs_to_flush=Non
 TO_BE_READ = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
+def read_of(prompt: list[int]) -> dict[str, Any]:
+    """What a router says of a prompt that another engine has computed."""
+    attention = list(range(1, 1 + ceil_div(len(prompt) - 1, 16)))
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_block_ids": [attention, [1], [2], [3]],
+        "remote_engine_id": OTHER,
+        "remote_request_id": f"{OTHER}'s request",
+        "remote_host": "localhost",
+        "remote_port": 1,
+        "tp_size": 1,
+    }
+
+
 class PullWorker(HostWorker):
     """Reads for NIXL and copies for offload."""
 
     scheduler: Any
+    checks: Any = None
+    """A worker of NIXL, which refuses what cannot be read."""
     is_failing = False
     is_stalling = False
     read_steps = 1
@@ -62,6 +86,7 @@ class PullWorker(HostWorker):
         self.loading: list[Load] = []
         self.stalled: list[Load] = []
         self.num_reads = 0
+        self.refusals: list[str] = []
         self.given_back: set[str] = set()
         self._to_send: set[str] = set()
 
@@ -71,7 +96,7 @@ class PullWorker(HostWorker):
         pulls, output.kv_connector_metadata = getattr(told, "metadata", (told, NO_OFFLOAD))
         for id_, meta in pulls.reqs_to_recv.items():
             if any(meta.local_block_ids):
-                self.loading.append(self._read(id_, meta.local_block_ids))
+                self.loading.append(self._read(id_, meta))
                 self.num_reads += 1
             else:
                 self.given_back.add(id_)
@@ -83,14 +108,22 @@ class PullWorker(HostWorker):
         result.kv_connector_output = self._report(result, is_listed=told is not pulls)
         return result, drafts
 
-    def _read(self, id_: str, new: Any) -> Load:
+    def _read(self, id_: str, meta: Any) -> Load:
+        new, is_refused = meta.local_block_ids, meta.remote.engine_id == NO_ENGINE
+        if self.checks is not None and not is_refused:
+            try:
+                self.checks._check_read(meta)
+            except HybridBlocksError as error:
+                is_refused = True
+                self.refusals.append(str(error))
         request = self.scheduler.requests[id_]
         tables = self.scheduler.kv_cache_manager.get_block_ids(id_)
         group = self.attention[0]
         first = (len(tables[group]) - len(new[group])) * self.specs[group].block_size
         last = request.num_computed_tokens
         ids = tuple(list(table) for table in tables)
-        return Load(id_, request.prompt_token_ids, ids, first, last, self.read_steps)
+        steps = 0 if is_refused else self.read_steps
+        return Load(id_, request.prompt_token_ids, ids, first, last, steps, is_refused)
 
     def _copy(self, copies: Ids) -> None:
         super()._copy(copies)
@@ -110,7 +143,7 @@ class PullWorker(HostWorker):
                 self._reads = self._reads.aggregate(StalledReads(given_up=(load.id_,)))
                 self._ended.append(load)
                 continue
-            load.fails = self.is_failing
+            load.fails = load.fails or self.is_failing
             LoadingWorker._write(self, load)  # type: ignore[arg-type]
             self.loading.remove(load)
             self._ended.append(load)
@@ -135,20 +168,9 @@ class PullEngine(HostEngine):
 
     worker: PullWorker
 
-    def ask(self, prompt: list[int], max_tokens: int = 4, **params: Any) -> Any:
+    def ask(self, prompt: list[int], max_tokens: int = 4, transfer: Any = None) -> Any:
         """A request arrives whose prompt another engine has computed, or will read."""
-        request = self.add(prompt, max_tokens)
-        request.kv_transfer_params = params or {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_block_ids": [[1], [1], [1], [1]],
-            "remote_engine_id": OTHER,
-            "remote_request_id": f"{OTHER}'s {request.request_id}",
-            "remote_host": "localhost",
-            "remote_port": 1,
-            "tp_size": 1,
-        }
-        return request
+        return self.add(list(prompt), max_tokens, transfer=transfer or read_of(prompt))
 
     @property
     def num_free(self) -> int:
@@ -158,9 +180,16 @@ class PullEngine(HostEngine):
 
 
 @contextmanager
-def pulling(*, weights: list[float] | None = None, policy: str = "fail") -> Iterator[PullEngine]:
+def pulling(
+    groups: Groups = Groups.HYBRID,
+    num_slabs: int = 40,
+    max_model_len: int = MAX_MODEL_LEN,
+    *,
+    weights: list[float] | None = None,
+    policy: str = "fail",
+) -> Iterator[PullEngine]:
     """Start an engine; with ``weights`` offload is below it too, in one list."""
-    config = Groups.HYBRID.natural_config(40, MAX_MODEL_LEN)
+    config = groups.natural_config(num_slabs, max_model_len)
     several = {
         "kv_connector": "HybridMultiConnector",
         "kv_connector_module_path": "hybrid_blocks.offload.several",
@@ -182,7 +211,7 @@ def pulling(*, weights: list[float] | None = None, policy: str = "fail") -> Iter
         scheduler = scheduler_over(
             config,
             num_requests=4,
-            max_model_len=MAX_MODEL_LEN,
+            max_model_len=max_model_len,
             max_num_batched_tokens=64,
             hash_block_size=16,
             configure=attach,
@@ -195,7 +224,7 @@ def pulling(*, weights: list[float] | None = None, policy: str = "fail") -> Iter
         )
         worker.scheduler = scheduler
         worker.host = Host(random)
-        options: dict[str, Any] = {"max_model_len": MAX_MODEL_LEN, "is_async": False}
+        options: dict[str, Any] = {"max_model_len": max_model_len, "is_async": False}
         yield PullEngine(scheduler, worker, make_hasher(16), random, **options)
     finally:
         installation.uninstall()
@@ -315,7 +344,7 @@ def test_a_prompt_is_held_until_its_reader_has_it(weights: list[float] | None) -
         free = engine.num_free
         side = engine.scheduler.connector
         pulls = side if weights is None else side._connectors[0]
-        engine.ask(PROMPT, 1, **TO_BE_READ)
+        engine.ask(PROMPT, 1, TO_BE_READ)
         while engine._requests:
             engine.step()
         held = pulls.connector_scheduler._held
@@ -331,11 +360,11 @@ def test_a_prompt_is_held_until_its_reader_has_it(weights: list[float] | None) -
 def test_the_engine_that_computes_prompts_finds_them_below_the_device_and_hands_them_over() -> None:
     with pulling(weights=[1, 1]) as engine:
         free = engine.num_free
-        engine.ask(PROMPT, 1, **TO_BE_READ)
+        engine.ask(PROMPT, 1, TO_BE_READ)
         engine.finish()
         engine.drain()
         assert engine.scheduler.reset_prefix_cache()
-        engine.ask([*PROMPT, *range(30)], 1, **TO_BE_READ)
+        engine.ask([*PROMPT, *range(30)], 1, TO_BE_READ)
         while engine._requests:
             engine.step()
         assert engine.worker.host.num_loaded > 0
@@ -354,3 +383,126 @@ def test_a_weight_of_0_reads_nothing_and_the_other_engine_is_told() -> None:
         assert engine.worker.num_reads == 0
         assert engine.worker.given_back == {request.request_id}
         assert engine.num_cached_tokens == 0
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 66), 1 << 66)
+    | st.floats()
+    | st.text(st.characters(), max_size=4)
+    | st.sampled_from([-1, 36, 40, 1 << 31, "", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=6,
+)
+NAMES = [*read_of(PROMPT), *_FIELDS, "_p_side_truncated", "_remote_blocks_processed"]
+TRANSFERS = (
+    st.dictionaries(st.sampled_from(NAMES), ANYTHING, min_size=1, max_size=3).map(
+        lambda changes: read_of([0, *PROMPT]) | changes
+    )
+    | st.dictionaries(st.sampled_from(NAMES), ANYTHING, max_size=6)
+    | ANYTHING
+)
+
+
+def checks_of(reader: PullEngine, other: PullEngine) -> Any:
+    """What the worker of an engine checks once it knows another one, of the same groups."""
+    blocks, others = (
+        engine.scheduler.kv_cache_manager.kv_cache_config for engine in (reader, other)
+    )
+    worker: Any = SlabNixlWorker.__new__(SlabNixlWorker)
+    groups = range(len(blocks.kv_cache_groups))
+    sizes = [others.num_blocks * others.blocks_per_slab_of(group) for group in groups]
+    worker.kv_cache_config = blocks
+    worker.region_group_ids = list(groups)
+    worker._remote_agents = worker.dst_region_num_blocks = {OTHER: sizes}
+    worker._engine_clock_offset, worker._renewals = {OTHER: 0.0}, {}
+    worker._lease_extension = 20
+    return worker
+
+
+@pytest.mark.parametrize(
+    ("groups", "longest"), [(Groups.HYBRID, 640), (Groups.SWA, 2000), (Groups.FULL, 640)]
+)
+def test_an_engine_names_as_many_blocks_as_another_one_takes_for_a_prompt(
+    groups: Groups, longest: int
+) -> None:
+    random = Random(3)
+    families = [[random.randrange(97) for _ in range(longest)] for _ in range(3)]
+    slabs = (2_000, 1_800) if groups is Groups.SWA else (200, 150)
+    engines = [pulling(groups, num_slabs, longest + 60) for num_slabs in slabs]
+    with engines[0] as other, engines[1] as reader:
+        reader.worker.checks = checks_of(reader, other)
+        side = other.scheduler.connector.connector_scheduler
+        finish, told = side.request_finished, []
+
+        def noted(*arguments: Any) -> Any:
+            told.append(finish(*arguments))
+            return told[-1]
+
+        side.request_finished = noted
+        for _ in range(40):
+            length = random.choice((1, 2, 15, 16, 17, 32, 33, 200, random.randrange(1, longest)))
+            prompt = random.choice(families)[:length]
+            prompt += [random.randrange(97) for _ in range(random.choice((0, 0, 1, 20)))]
+            other.ask(list(prompt), 1, TO_BE_READ)
+            while other._requests:
+                other.step()
+            is_held, params = told[-1]
+            assert is_held
+            reader.ask(prompt, 3, params | {"remote_engine_id": OTHER})
+            reader.finish()
+            for _ in range(3):
+                other.step()
+        assert reader.worker.num_reads > 20
+        assert reader.worker.refusals == []
+        assert reader.num_finished == 40
+
+
+@settings(max_examples=examples(25), phases=SEEDED)
+@given(st.lists(TRANSFERS, min_size=1, max_size=5), st.sampled_from(["fail", "recompute"]))
+def test_no_client_stops_the_engine(transfers: list[Any], policy: str) -> None:
+    with pulling(policy=policy) as engine:
+        engine.worker.checks = checks_of(engine, engine)
+        free = engine.num_free
+        for number, transfer in enumerate(transfers):
+            engine.ask([number, *PROMPT], 3, transfer)
+            engine.step()
+        engine.finish()  # which compares the answers
+        assert engine.num_finished <= len(transfers)
+        if policy == "recompute":
+            assert engine.num_finished == len(transfers)
+        for _ in range(3):
+            engine.step()
+        engine.add(PROMPT, 4)
+        engine.finish()
+        engine.drain()
+        assert engine.num_free == free
+
+
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        ([[1], [1], [1], [1]], "1 blocks of group 0, and the prompt has 13"),
+        ([[*range(1, 15)], [1], [1], [1]], "14 blocks of group 0, and the prompt has 13"),
+        ([[*range(1, 14)], [1, 2], [1], [1]], "2 blocks of group 1, and the prompt has 1"),
+        ([[*range(1, 14)], [], [1], [1]], "0 blocks of group 1, and the prompt has 1"),
+        ([[*range(1, 14)], [40], [1], [1]], "block 40 of group 1, whose layers have 40 blocks"),
+        ([[*range(13)], [1], [1], [1]], "block 0 of group 0, which holds nothing"),
+    ],
+)
+def test_blocks_that_the_other_engine_cannot_mean_are_not_read(
+    ids: list[list[int]], why: str, policy: str
+) -> None:
+    with pulling(policy=policy) as engine:
+        engine.worker.checks = checks_of(engine, engine)
+        request = engine.ask(PROMPT, 4, read_of(PROMPT) | {"remote_block_ids": ids})
+        engine.finish()
+        assert request.status is (
+            RequestStatus.FINISHED_ERROR
+            if policy == "fail"
+            else RequestStatus.FINISHED_LENGTH_CAPPED
+        )
+        (refusal,) = engine.worker.refusals
+        assert refusal.startswith(why)

@@ -249,6 +249,14 @@ def test_the_next_turn_finds_in_host_memory_what_a_large_device_would_hold(
     assert hit >= on_device > 0
 
 
+@pytest.mark.parametrize("transfer", ["text", 7, ["a"], {"max_load_tokens": "b"}])
+def test_what_a_client_says_of_loads_and_cannot_mean_is_left_out(transfer: object) -> None:
+    with offloading(MIXES["full-state-fine"], 1) as engine:
+        engine.add(list(range(50)), 2, transfer=transfer)
+        engine.finish()
+        assert engine.num_finished == 1
+
+
 def test_what_is_wrong_in_host_memory_is_noticed() -> None:
     with offloading(MIXES["full-state-fine"], 1) as engine:
         tokens = conversation(engine)

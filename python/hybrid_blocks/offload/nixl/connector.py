@@ -10,11 +10,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import (
     NixlBaseConnector,
     NixlPullConnector,
 )
-from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
-    NixlPullConnectorScheduler,
-)
 
-from hybrid_blocks.offload.nixl.scheduler import SlabNixlScheduler
+from hybrid_blocks.offload.nixl.scheduler import HybridNixlScheduler, SlabNixlScheduler
 from hybrid_blocks.offload.nixl.worker import HybridNixlWorker, SlabNixlWorker
 from hybrid_blocks.offload.slabs.config import is_slabbed
 
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class HybridNixlConnector(NixlPullConnector):
-    """Serves engines at level ``natural`` too; at other levels it is vLLM's own."""
+    """Serves engines at level ``natural`` too. It checks what requests name at all levels."""
 
     def __init__(
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
@@ -39,7 +36,7 @@ class HybridNixlConnector(NixlPullConnector):
         self._is_in_slabs = is_slabbed(kv_cache_config)
         arguments: Any = (vllm_config, self.engine_id, kv_cache_config)
         if role is KVConnectorRole.SCHEDULER:
-            scheduler = SlabNixlScheduler if self._is_in_slabs else NixlPullConnectorScheduler
+            scheduler = SlabNixlScheduler if self._is_in_slabs else HybridNixlScheduler
             self.connector_scheduler = scheduler(*arguments)
         else:
             worker = SlabNixlWorker if self._is_in_slabs else HybridNixlWorker

@@ -1,15 +1,17 @@
-"""The scheduler side of pulls by NIXL over slabs: it bounds what waits for its reader."""
+"""The scheduler side of pulls by NIXL, which over slabs bounds what waits for its reader."""
 
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
     NixlPullConnectorScheduler,
 )
+from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import MambaSpec
 
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.offload.nixl import params
 from hybrid_blocks.offload.nixl.held import DEFAULT_SHARE, SHARE, Held
 from hybrid_blocks.offload.nixl.stalled import Stalled, StalledReads
 
@@ -20,8 +22,57 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-class SlabNixlScheduler(NixlPullConnectorScheduler):
-    """vLLM's scheduler side. A prompt for which there is no room is computed by its reader."""
+logger = init_logger("vllm.hybrid_blocks")
+
+
+class HandshakeData(dict[tuple[int, int], bytes]):
+    """Payloads by rank for the thread that answers readers, which an error would end."""
+
+    def __missing__(self, rank: object) -> bytes:
+        """Return for a rank that the engine lacks what its reader refuses to decode."""
+        return b""
+
+
+class HybridNixlScheduler(NixlPullConnectorScheduler):
+    """vLLM's scheduler side, which follows no field of a request that it has not checked."""
+
+    num_groups: int | None = None
+
+    def __init__(self, vllm_config: "VllmConfig", engine_id: str, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, engine_id, kv_cache_config)
+        transfer: Any = vllm_config.kv_transfer_config
+        self._recomputes = transfer.kv_load_failure_policy == "recompute"
+        self._handshake_data = HandshakeData()
+
+    def on_new_request(self, request: "Request") -> None:
+        """Begin to know a request."""
+        found = params.of_request(request.kv_transfer_params)
+        if found is not None and params.names_source(found):
+            found = self._checked(request.request_id, found)
+        request.kv_transfer_params = found
+        super().on_new_request(request)
+
+    def _checked(self, request_id: str, found: dict[str, Any]) -> dict[str, Any]:
+        is_prefilled = bool(found.get("do_remote_prefill"))
+        if not is_prefilled and not self.is_bidirectional_kv_xfer_enabled:
+            # vLLM would wait for a read that it never begins.
+            return params.without_source(found)
+        why = params.refusal(found, self.engine_id, self.num_groups)
+        if why is None:
+            return {name: value for name, value in found.items() if value is not None}
+        is_computed = self._recomputes or not is_prefilled
+        logger.warning(
+            "hybrid_blocks: request %s reads no other engine and %s: %s; let a router alone set "
+            "kv_transfer_params",
+            request_id,
+            "is computed" if is_computed else "fails",
+            why,
+        )
+        return params.without_source(found) if is_computed else params.with_failing_read()
+
+
+class SlabNixlScheduler(HybridNixlScheduler):
+    """The side over slabs. A prompt for which there is no room is computed by its reader."""
 
     def __init__(self, vllm_config: "VllmConfig", engine_id: str, kv_cache_config: Any) -> None:
         """Hold prompts for other engines.
@@ -31,6 +82,7 @@ class SlabNixlScheduler(NixlPullConnectorScheduler):
 
         """
         super().__init__(vllm_config, engine_id, kv_cache_config)
+        self.num_groups = len(kv_cache_config.transfer_groups)
         transfer: Any = vllm_config.kv_transfer_config
         self._held = Held(kv_cache_config, transfer.get_from_extra_config(SHARE, DEFAULT_SHARE))
         self._stalled: Stalled | None = None
@@ -45,8 +97,13 @@ class SlabNixlScheduler(NixlPullConnectorScheduler):
     ) -> tuple[bool, dict[str, Any] | None]:
         """Return whether blocks wait for their reader, and what it needs to read them."""
         is_held, told = super().request_finished(request, self._computed(request, block_ids))
-        if not is_held or self._held.take(request.request_id, block_ids):
-            return is_held, told
+        if not is_held:
+            return False, told
+        if self._held.take(request.request_id, block_ids):
+            assert told is not None
+            # A reader that comes later must not read what lies there by then.
+            told["remote_blocks_expiry_time"] = self._reqs_need_send[request.request_id]
+            return True, told
         self._reqs_need_send.pop(request.request_id, None)
         self._reqs_not_processed.add(request.request_id)
         return False, None

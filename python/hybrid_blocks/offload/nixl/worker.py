@@ -1,5 +1,6 @@
 """The worker side of pulls by NIXL: blocks in slabs are read by the ids of each group."""
 
+import math
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -21,13 +22,18 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import MambaSpec, MLAAttentionSpec
 
 from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.offload.nixl.params import NO_ENGINE
 from hybrid_blocks.offload.nixl.stalled import StalledReads, timeout_of
 from hybrid_blocks.offload.slabs.rows import rows_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlConnectorMetadata
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
+        NixlConnectorMetadata,
+        RemoteMeta,
+        ReqMeta,
+    )
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.tp_mapping import TPMapping
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -35,11 +41,46 @@ logger = init_logger("vllm.hybrid_blocks")
 _IN_SLABS = "pull of blocks in slabs, 1"
 """How engines at level ``natural`` transfer; a part of what both sides compare."""
 
+_HEARTBEATS_PER_EXTENSION = 4
+"""vLLM renews a lease by two thirds of it, and sends a heartbeat each sixth of it."""
+
 
 class HybridNixlWorker(NixlPullConnectorWorker):
-    """vLLM's worker, which says why an engine at level ``natural`` and another do not pair."""
+    """vLLM's worker. A read that it cannot begin fails, and the engine goes on.
+
+    The log says why an engine at level ``natural`` and another one do not pair.
+    """
 
     is_in_slabs = False
+
+    def _read_blocks_for_req(self, req_id: str, meta: "ReqMeta") -> None:
+        assert meta.remote is not None
+        if meta.remote.engine_id == NO_ENGINE:
+            self._fail(req_id)
+            return
+        try:
+            self._check_read(meta)
+            super()._read_blocks_for_req(req_id, meta)
+        except Exception as error:
+            is_known = isinstance(error, HybridBlocksError)
+            logger.warning(
+                "hybrid_blocks: request %s reads nothing of engine %s: %s",
+                req_id,
+                meta.remote.engine_id,
+                error if is_known else f"{type(error).__name__}: {error}",
+                exc_info=not is_known,
+            )
+            self._fail(req_id)
+
+    def _check_read(self, meta: "ReqMeta") -> None:
+        """Raise ``HybridBlocksError`` if the blocks that a request names cannot be read."""
+
+    def _fail(self, req_id: str) -> None:
+        """Let a request's read fail once what was begun of it has ended."""
+        self.xfer_stats.record_failed_transfer()  # type: ignore[no-untyped-call]
+        self._handle_failed_transfer(
+            req_id, None, self._recv_failures, record_failed_transfer=False
+        )
 
     def _hash(self, *, is_in_slabs: bool) -> str:
         mode = _IN_SLABS if is_in_slabs else self._TRANSFER_MODE
@@ -79,6 +120,7 @@ class SlabNixlWorker(HybridNixlWorker):
 
         """
         self._follow_reads(timeout_of(vllm_config.kv_transfer_config))
+        self._renewals: dict[tuple[str, str], tuple[float, float]] = {}
         super().__init__(vllm_config, engine_id, kv_cache_config)
         if self.use_host_buffer:
             raise HybridBlocksError(
@@ -228,12 +270,26 @@ class SlabNixlWorker(HybridNixlWorker):
             ]
         )
 
-    def _validate_remote_agent_handshake(
-        self, nixl_agent_meta: NixlAgentMetadata, remote_tp_size: int, remote_dcp_size: int = 1
-    ) -> None:
-        if why := self._unlike(nixl_agent_meta, remote_tp_size):
+    def add_remote_agent(
+        self,
+        nixl_agent_meta: NixlAgentMetadata,
+        remote_tp_rank: int = 0,
+        remote_tp_size: int = 1,
+        remote_dcp_size: int = 1,
+    ) -> str:
+        """Get to know a rank of another engine.
+
+        Raises:
+            HybridBlocksError: its blocks cannot be read.
+
+        """
+        # vLLM notes what an engine says before it compares it, and keeps that where it differs.
+        why = self._unlike(nixl_agent_meta, remote_tp_size) or self._impossible(nixl_agent_meta)
+        if why:
             raise HybridBlocksError(why)
-        super()._validate_remote_agent_handshake(nixl_agent_meta, remote_tp_size, remote_dcp_size)
+        return super().add_remote_agent(
+            nixl_agent_meta, remote_tp_rank, remote_tp_size, remote_dcp_size
+        )
 
     def _unlike(self, other: NixlAgentMetadata, other_size: int) -> str | None:
         """Return why blocks of an engine of that many ranks cannot be read, None if they can."""
@@ -261,12 +317,113 @@ class SlabNixlWorker(HybridNixlWorker):
         }
         return next((reason for reason, applies in reasons.items() if applies), None)
 
+    def _impossible(self, other: NixlAgentMetadata) -> str | None:
+        """Return why an engine's regions cannot be as it says, None if they can."""
+        counts = other.region_num_blocks or []
+        regions = (
+            *(counts, other.block_lens, other.block_strides, other.kv_caches_base_addr),
+            other.region_mem_types or [],
+        )
+        if any(len(of_region) != self.num_regions for of_region in regions):
+            return f"{', '.join(str(len(it)) for it in regions)} regions, not {self.num_regions}"
+        ranges = zip(*regions[:4], strict=True)
+        for number, (count, size, stride, address) in enumerate(ranges):
+            end = address + stride * (count - 1) + size
+            if not (count > 0 and 0 < size <= stride and address >= 0 and end <= 1 << 64):
+                blocks = f"{count} blocks of {size} bytes, {stride} bytes apart"
+                return f"region {number} of {blocks}, at address {address}"
+        if sum(counts) >= 1 << 31:
+            return f"regions of {sum(counts)} blocks together; descriptors have 31 bits"
+        if counts != self.dst_region_num_blocks.get(other.engine_id, counts):
+            return "regions that have other numbers of blocks than those of its other ranks"
+        return None
+
+    def _check_read(self, meta: "ReqMeta") -> None:
+        remote = meta.remote
+        assert remote is not None
+        if not any(meta.local_block_ids):
+            return  # The other engine only learns that its blocks are no longer needed.
+        specs = [group.kv_cache_spec for group in self.kv_cache_config.transfer_groups]
+        has_agent = remote.engine_id in self._remote_agents
+        sizes = self.dst_region_num_blocks[remote.engine_id] if has_agent else []
+        sizes_of_groups = dict(zip(self.region_group_ids, sizes, strict=False))
+        groups = zip(meta.local_block_ids, remote.block_ids, specs, strict=True)
+        for group, (own, theirs, spec) in enumerate(groups):
+            found = meta.local_num_computed_blocks[self.kv_cache_config.transfer_group_ids[group]]
+            # A window's blocks are the last ones of a prompt, any number up to the window's.
+            is_window = getattr(spec, "sliding_window", None) is not None
+            least = len(own) + (0 if is_window or isinstance(spec, MambaSpec) else found)
+            if len(theirs) < least or (len(theirs) > least and not is_window):
+                raise HybridBlocksError(
+                    f"{len(theirs)} blocks of group {group}, and the prompt has {least}"
+                )
+            read = theirs[len(theirs) - len(own) :]
+            if 0 in read:
+                raise HybridBlocksError(f"block 0 of group {group}, which holds nothing")
+            size = sizes_of_groups.get(group)
+            if size is not None and read and max(read) >= size:
+                raise HybridBlocksError(
+                    f"block {max(read)} of group {group}, whose layers have {size} blocks there"
+                )
+        if has_agent:
+            self._check_lease(remote)
+
+    def _apply_prefix_caching(
+        self,
+        decode_block_ids: Any,
+        prefill_block_ids: Any,
+        decode_physical_per_logical: int,  # noqa: ARG002 - vLLM's signature
+        prefill_physical_per_logical: int,  # noqa: ARG002
+    ) -> tuple[Any, Any]:
+        # Both sides end with the prompt, and the reader lacks only the last ones.
+        pairs = zip(decode_block_ids, prefill_block_ids, strict=True)
+        return decode_block_ids, [theirs[len(theirs) - len(own) :] for own, theirs in pairs]
+
     def start_load_kv(self, metadata: "NixlConnectorMetadata") -> None:
         """Begin to read, after the device has cleared and copied the blocks of earlier steps."""
         begins = metadata.reqs_to_recv or not self._ready_requests.empty()
         if begins and self.device_type != "cpu":
             torch.accelerator.current_stream().synchronize()
         super().start_load_kv(metadata)
+
+    # Leases
+
+    def _check_lease(self, remote: "RemoteMeta") -> None:
+        """Refuse blocks that the other engine may have given to other requests by now."""
+        if remote.blocks_expiry_time is None:
+            return
+        end = remote.blocks_expiry_time - self._engine_clock_offset[remote.engine_id]
+        key = remote.engine_id, remote.request_id
+        first, renewed_end = self._renewals.get(key, (math.inf, -math.inf))
+        if first < end:
+            end = max(end, renewed_end)
+        # The next heartbeat must come before the end, as the read needs the blocks meanwhile.
+        left = end - time.perf_counter()
+        if left < self._lease_extension / _HEARTBEATS_PER_EXTENSION:
+            raise HybridBlocksError(
+                f"the lease of its blocks ends in {left:.1f} s; raise kv_lease_duration on both "
+                "engines"
+            )
+
+    def _send_heartbeats(self, metadata: "NixlConnectorMetadata") -> None:
+        with self._handshake_lock:
+            reached = set(self._remote_agents)
+        super()._send_heartbeats(metadata)
+        if not metadata.heartbeat_by_engine:
+            return
+        now = time.perf_counter()
+        renewed_end = now + self._lease_extension
+        renewals: dict[tuple[str, str], tuple[float, float]] = {}
+        for engine, heartbeat in metadata.heartbeat_by_engine.items():
+            for request in heartbeat.req_ids:
+                key = engine, request
+                first, end = self._renewals.get(key, (now, renewed_end))
+                if engine in reached:
+                    # Heartbeats after the end of a lease renew nothing.
+                    renewals[key] = (first, renewed_end) if now < end else (now, renewed_end)
+                elif key in self._renewals:
+                    renewals[key] = first, end
+        self._renewals = renewals
 
     # Reads that do not end
 
@@ -275,15 +432,17 @@ class SlabNixlWorker(HybridNixlWorker):
         self._began: dict[str, float] = {}
         self._stalled: dict[str, list[int]] = {}
         self._stalled_engines: dict[str, str] = {}
+        self._forgotten: dict[str, tuple[float, list[int]]] = {}
         self._reads = StalledReads()
 
     def get_transfer_results(self) -> "KVConnectorTransferResults":
         """Return what has ended. A read that takes too long has failed, and is followed on."""
         self._give_up_late_reads()
         ended, _ = self._pop_done_transfers(self._stalled)
+        ended |= self._ended_of_forgotten_engines()
         for request in ended:
             del self._stalled_engines[request]
-        self._reads = self._reads.aggregate(StalledReads(ended=tuple(ended)))
+        self._reads = self._reads.aggregate(StalledReads(ended=tuple(sorted(ended))))
         return super().get_transfer_results()
 
     def take_stalled(self) -> StalledReads | None:
@@ -315,12 +474,23 @@ class SlabNixlWorker(HybridNixlWorker):
             )
             self._reads = self._reads.aggregate(StalledReads(given_up=tuple(late)))
 
+    def _ended_of_forgotten_engines(self) -> set[str]:
+        now = time.monotonic()
+        ended = {request for request, (until, _) in self._forgotten.items() if now >= until}
+        for request in ended:
+            for handle in self._forgotten.pop(request)[1]:
+                self._try_release_xfer_handle(request, handle)
+        return ended
+
     def _engines_with_inflight_transfers(self) -> set[str]:
-        return super()._engines_with_inflight_transfers() | set(self._stalled_engines.values())
+        stalled = {self._stalled_engines[request] for request in self._stalled}
+        return super()._engines_with_inflight_transfers() | stalled
 
     def _cleanup_remote_engine(self, engine_id: str, *, log_eviction: bool = True) -> None:
-        # NIXL forgets its reads, which may write all the same: their blocks stay kept.
-        for request, engine in list(self._stalled_engines.items()):
-            if engine == engine_id:
-                del self._stalled[request], self._stalled_engines[request]
+        # NIXL does not say any more when these reads end. The connection closes, and what is on its
+        # way arrives before another time-out: their blocks stay kept for that long.
+        until = time.monotonic() + self._timeout_s
+        for request, engine in self._stalled_engines.items():
+            if engine == engine_id and request in self._stalled:
+                self._forgotten[request] = until, self._stalled.pop(request)
         super()._cleanup_remote_engine(engine_id, log_eviction=log_eviction)

@@ -80,6 +80,9 @@ class SlabScheduler:
 
     def on_new_request(self, request: "Request") -> None:
         """Begin to know a request."""
+        # A client's ``vllm_xargs`` can put a text there, where vLLM expects a mapping.
+        if not isinstance(request.kv_transfer_params, dict):
+            request.kv_transfer_params = None
         context = _create_req_context(request)
         self.manager.on_new_request(context)
         self._requests[request.request_id] = Held.of(request, context)
