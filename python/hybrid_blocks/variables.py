@@ -1,5 +1,7 @@
 """The environment variables that an engine with the plugin reads. Imports no vLLM."""
 
+import os
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -12,6 +14,10 @@ class Variable(msgspec.Struct, frozen=True):
     values: str
     default: str
     effect: str
+
+    def value(self, environment: Mapping[str, str] = os.environ) -> str:
+        """Return the value in an environment; empty is the default, as without the variable."""
+        return environment.get(self.name) or self.default
 
 
 LEVEL: Final = Variable(

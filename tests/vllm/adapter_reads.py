@@ -74,6 +74,16 @@ def attributes() -> set[str]:
     return names
 
 
+def names_in(file: Path) -> set[str]:
+    """Return the attributes that a file names, and what it imports from vLLM."""
+    nodes = list(ast.walk(ast.parse(file.read_text())))
+    names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and _is_vllm(node.module):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
 def written_past_the_class() -> set[str]:
     """Return the attributes that are written into an object's dictionary, unseen by its class."""
     return {name for file in RUST for name in _WRITTEN.findall(file.read_text())}

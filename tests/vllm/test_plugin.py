@@ -3,11 +3,13 @@
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType, ModuleType
 
 import hybrid_blocks.vllm
 import pytest
 import vllm
+from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import (
@@ -15,9 +17,11 @@ from hybrid_blocks.vllm import (
     grant,
     installation,
     kv_cache_manager,
+    level,
     notice,
     plain_scheduler,
     plugin,
+    recorder,
     request_hasher,
     support,
 )
@@ -29,6 +33,7 @@ from vllm.logger import _print_info_once, _print_warning_once
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 from vllm.v1.hisparse.block_pool import SharedEventQueueBlockPool
+from vllm.v1.request import Request
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +55,85 @@ def test_an_unknown_level_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) ->
         plugin.register()
 
 
+@pytest.mark.parametrize("variable", variables.VARIABLES, ids=lambda it: it.name)
+def test_an_empty_variable_is_as_good_as_none(
+    monkeypatch: pytest.MonkeyPatch, variable: variables.Variable
+) -> None:
+    monkeypatch.setenv(variable.name, "")
+    plugin.register()
+    assert installation.is_installed()
+    assert requested() is Level.MANAGER
+    assert variable.value({variable.name: ""}) == variable.value({}) == variable.default
+    assert level.is_checked() is False
+    assert level.schedules_in_one_call() is True
+    assert level.publishes_usable_only() is False
+    assert level.max_known_bytes() == 256 << 20
+    assert level.checkpoints() == str(CheckpointPolicy(variables.CHECKPOINTS.default))
+
+
 def test_off_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "off")
     plugin.register()
     assert not installation.is_installed()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [it.name for it in variables.VARIABLES if it not in (variables.LEVEL, variables.METRICS)],
+)
+def test_no_other_variable_stops_an_engine_at_off(
+    monkeypatch: pytest.MonkeyPatch, notes: "Notes", name: str
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", "off")
+    monkeypatch.setenv(name, "no/such.value")
+    if name == variables.RECORD_BYTES.name:
+        monkeypatch.setenv(variables.RECORD.name, "traffic.jsonl")
+    plugin.register()
+    assert not installation.is_installed()
+    assert VllmScheduler._free_request.__module__ == VllmScheduler.__module__
+    reads = name in {it.name for it in (*variables.VARIABLES[-3:-1], variables.OFFLOAD)}
+    told = [record.getMessage() for record in notes.records]
+    assert [name in line and "HYBRID_BLOCKS=off goes on without it" in line for line in told] == (
+        [True] * reads
+    )
+
+
+@pytest.mark.parametrize("value", ["off", "false", "2", " "])
+def test_the_check_is_asked_for_by_0_or_1(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS_CHECK", value)
+    with pytest.raises(InvalidArgumentError, match=f"CHECK is '{value}'; use 1 to check, 0 not to"):
+        plugin.register()
+    assert not installation.is_installed()
+
+
+@pytest.mark.parametrize("level", ["off", "manager"])
+def test_a_vllm_without_what_the_recorder_reads_serves_and_records_nothing(
+    monkeypatch: pytest.MonkeyPatch, notes: "Notes", tmp_path: Path, level: str
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", level)
+    monkeypatch.setenv(variables.RECORD.name, str(tmp_path / "traffic.jsonl"))
+    monkeypatch.delattr(Request, "take_prefill_stats")
+    free = VllmScheduler._free_request
+    plugin.register()
+    plugin.register()
+    assert VllmScheduler._free_request is free
+    told = [it.getMessage() for it in notes.records if "records no traffic" in it.getMessage()]
+    assert len(told) == 1
+    assert "Request.take_prefill_stats is gone; leave out HYBRID_BLOCKS_RECORD" in told[0]
+
+
+def test_the_second_comparison_sees_vllm_below_the_recorder(
+    monkeypatch: pytest.MonkeyPatch, notes: "Notes", tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", "off")
+    monkeypatch.setenv(variables.RECORD.name, str(tmp_path / "traffic.jsonl"))
+    try:
+        plugin.register()
+        assert VllmScheduler._free_request is recorder._free_request
+        plugin.register()
+        assert notes.records == []
+    finally:
+        recorder.uninstall()
 
 
 def test_registering_twice_is_registering_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,9 @@ from hybrid_blocks.trace.recorder import MAX_WAITING, Finished, Recorder
 from hybrid_blocks.vllm import installation, recorder
 from hybrid_blocks.vllm import scheduler as batched
 from hybrid_blocks.vllm.level import Level
+from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.request import Request
 
 SHARED, TOKEN = 64, 123_457
 SCHEDULERS = {"off": None, "manager": AsyncScheduler, "one call": batched.AsyncScheduler}
@@ -145,6 +147,27 @@ def test_the_engine_never_waits_for_the_file(recording: Path) -> None:
     for _ in range(MAX_WAITING + 5):
         one.put(finished)
     assert one.num_dropped == 5
+
+
+def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -> None:
+    """A client that sends a likely prompt sees whether another request had the same blocks."""
+    installation.install(Level.MANAGER)
+    hasher = make_hasher()
+    one = Recorder(recording, 1 << 30)
+    for number, salt in enumerate((None, None, "theirs", "theirs", "ours")):
+        params = SamplingParams(max_tokens=1)
+        tokens = list(range(48))
+        request = Request(str(number), tokens, params, None, cache_salt=salt, block_hasher=hasher)
+        about = (16, 48, 1, None, request.block_hashes, None, None, 0, False)
+        one.put(Finished(request.arrival_time, *about))
+    one.close()
+    installation.uninstall()
+    found = [split(line["blocks"]) for line in lines(recording)]
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    unequal = [set(found[number]) for number in (0, 2, 4)]
+    assert len(set.union(*unequal)) == 9
 
 
 @pytest.mark.parametrize("name", ["_noted", "_scheduled", "_recorder"])

@@ -87,6 +87,16 @@ def test_every_attribute_that_the_adapter_uses_is_listed() -> None:
     assert sorted(adapter_reads.attributes() - known) == []
 
 
+def test_every_name_that_the_recorder_uses_is_compared_before_it_records() -> None:
+    part = SURFACE["recorder"]
+    compared = {name for names in part["fields"].values() for name in names}
+    compared |= {name for methods in part["callables"].values() for name in methods}
+    assert {"take_prefill_stats", "EngineCoreEventType"} < compared
+    used = adapter_reads.names_in(adapter_reads.PLUGIN / "recorder.py") & listed()
+    optional = {name for names in SURFACE["optional"].values() for name in names}
+    assert sorted(used - compared - optional - _LOGGER - _PYTHON - {"init_logger"}) == []
+
+
 @pytest.mark.parametrize("ours", OURS, ids=lambda ours: ours.__qualname__)
 def test_every_member_of_vllm_that_a_class_overrides_is_listed(ours: type) -> None:
     is_vllms = [cls.__module__.partition(".")[0] == "vllm" for cls in ours.__mro__]

@@ -82,7 +82,7 @@ def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: 
     lines.append(f"log            {_log_line(found, release, Level.NATURAL)}")
     if not is_natural:
         lines.append(f"log by default {_log_line(found, release, Level.MANAGER)}")
-    events = os.environ.get(variables.EVENTS.name) or variables.EVENTS.default
+    events = variables.EVENTS.value()
     lines.append(f"events         {variables.EVENTS.name}={events}: {variables.EVENTS.effect}")
     typer.echo("\n".join(map(plain, lines)))
     typer.echo(plain(f"this command: {wanted}"))
@@ -105,8 +105,7 @@ def ask_for_vllm() -> None:
 def _scheduled(found: "Reach") -> str:
     """Return which code schedules, under the variables of this process."""
     name = variables.SCHEDULER.name
-    value = os.environ.get(name) or variables.SCHEDULER.default
-    if not found.is_one_call or value == "off":
+    if not found.is_one_call or variables.SCHEDULER.value() == "off":
         return "one by one, by vLLM"
     return f"in {found.scheduler}; {name}=off switches this off"
 

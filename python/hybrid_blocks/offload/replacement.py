@@ -1,6 +1,5 @@
 """``HYBRID_BLOCKS_OFFLOAD=1``: the spec instead of vLLM's own."""
 
-import os
 from typing import Any, Final
 
 from hybrid_blocks import variables
@@ -14,7 +13,7 @@ def replace_spec() -> None:
 
     Raises ``InvalidArgumentError`` for a value other than 0 and 1.
     """
-    value = os.environ.get(variables.OFFLOAD.name, variables.OFFLOAD.default)
+    value = variables.OFFLOAD.value()
     if value not in {"0", "1"}:
         raise InvalidArgumentError(f"{variables.OFFLOAD.name} is 0 or 1, not {value!r}")
     if value == "0":

@@ -21,13 +21,13 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def level_of(environment: Mapping[str, str]) -> str | None:
-    """Return the value of ``HYBRID_BLOCKS``, None where it is not set.
+    """Return the value of ``HYBRID_BLOCKS``, None where it is not set or empty.
 
     Raises:
         PlanError: it names no level.
 
     """
-    level = environment.get(variables.LEVEL.name)
+    level = environment.get(variables.LEVEL.name) or None
     if level is not None and level not in LEVELS:
         raise PlanError(f"HYBRID_BLOCKS={level} names no level; use {', '.join(LEVELS)}")
     return level

@@ -58,7 +58,7 @@ class Connector(msgspec.Struct, frozen=True):
             return f"the KV connector {self.name}"
         # The spec takes no `store` under vLLM's connector: its engine does not start.
         takes_options = self.name != _STOCK or "store" not in self.extra
-        replaces = environment.get(variables.OFFLOAD.name) == "1" and self._spec == _STOCK_SPEC
+        replaces = variables.OFFLOAD.value(environment) == "1" and self._spec == _STOCK_SPEC
         replaces = replaces and takes_options
         if self._spec != _SPEC and not replaces:
             return f"the KV connector {self.name} with {self._spec}"

@@ -47,7 +47,7 @@ def install(level: Level | None = None) -> None:
     A level does not import what only the levels above it need of vLLM. A second call changes
     nothing.
     """
-    level = level or requested()
+    level, checks = level or requested(), is_checked()
     # What is compared are vLLM's own classes, so it comes before they are replaced.
     grant(level)
     if level is not Level.POOL:
@@ -62,7 +62,7 @@ def install(level: Level | None = None) -> None:
         _UNDO.append(natural.uninstall)
     swap(_REPLACEMENTS)
     metrics.register()
-    if is_checked():
+    if checks:
         from hybrid_blocks.vllm import checking  # noqa: PLC0415
 
         _UNDO.append(checking.install())

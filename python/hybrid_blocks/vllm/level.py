@@ -1,6 +1,5 @@
 """The levels at which vLLM's block management can be replaced."""
 
-import os
 from enum import StrEnum
 
 from hybrid_blocks import CheckpointPolicy, variables
@@ -30,11 +29,11 @@ class Level(StrEnum):
 
 
 def requested() -> Level:
-    """Return the level that the environment asks for; ``manager`` if it says nothing.
+    """Return the level that the environment asks for, ``manager`` by default.
 
     Raises ``InvalidArgumentError`` for a value that names no level.
     """
-    value = os.environ.get(VARIABLE, variables.LEVEL.default)
+    value = variables.LEVEL.value()
     try:
         return Level(value)
     except ValueError:
@@ -47,15 +46,21 @@ def schedules_in_one_call() -> bool:
 
     Raises ``InvalidArgumentError`` for another value than ``one-call`` and ``off``.
     """
-    value = os.environ.get(SCHEDULER) or variables.SCHEDULER.default
+    value = variables.SCHEDULER.value()
     if value not in ("one-call", "off"):
         raise InvalidArgumentError(f"{SCHEDULER}={value!r} names no scheduler; use one-call, off")
     return value == "one-call"
 
 
 def is_checked() -> bool:
-    """Return whether the environment asks for a check of where each block's content comes from."""
-    return os.environ.get(CHECK, "0") not in ("", "0")
+    """Return whether the environment asks for a check of where each block's content comes from.
+
+    Raises ``InvalidArgumentError`` for a value other than 0 and 1.
+    """
+    value = variables.CHECK.value()
+    if value not in ("0", "1"):
+        raise InvalidArgumentError(f"{CHECK} is {value!r}; use 1 to check, 0 not to")
+    return value == "1"
 
 
 def publishes_usable_only() -> bool:
@@ -63,7 +68,7 @@ def publishes_usable_only() -> bool:
 
     Raises ``InvalidArgumentError`` for a value that is neither ``all`` nor ``usable``.
     """
-    value = os.environ.get(EVENTS) or variables.EVENTS.default
+    value = variables.EVENTS.value()
     if value not in ("all", "usable"):
         raise InvalidArgumentError(f"{EVENTS}={value!r} names no choice of events; use all, usable")
     return value == "usable"
@@ -74,7 +79,7 @@ def checkpoints() -> str:
 
     Raises ``InvalidArgumentError`` for a value that is no placement.
     """
-    value = os.environ.get(CHECKPOINTS) or variables.CHECKPOINTS.default
+    value = variables.CHECKPOINTS.value()
     try:
         return str(CheckpointPolicy(value))
     except InvalidArgumentError as error:
@@ -95,7 +100,7 @@ def max_known_bytes() -> int:
 
     Raises ``InvalidArgumentError`` for a value that is neither 0 nor a size.
     """
-    value = os.environ.get(KNOWN_PROMPTS, variables.KNOWN_PROMPTS.default)
+    value = variables.KNOWN_PROMPTS.value()
     if value == "0":
         return 0
     try:

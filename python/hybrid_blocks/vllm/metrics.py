@@ -43,7 +43,7 @@ class Publisher:
     """
 
     def __init__(self, engine: Mapping[str, str], constant: Sequence[Sample] = ()) -> None:
-        folder = os.environ.get(FOLDER_VARIABLE)
+        folder = variables.METRICS.value()
         self._file = Path(folder, f"{os.getpid()}.json") if folder else None
         self._next = 0.0
         self._engine = dict(engine)
@@ -136,7 +136,7 @@ def _collector(folder: str) -> EngineCollector:
 
 def show_in(registry: CollectorRegistry) -> None:
     """Let a registry show what engines publish, if it does not yet."""
-    if folder := os.environ.get(FOLDER_VARIABLE):
+    if folder := variables.METRICS.value():
         registry.register(_collector(folder))
 
 
@@ -145,7 +145,7 @@ def register() -> None:
 
     The process that makes the folder removes it when it ends.
     """
-    if FOLDER_VARIABLE not in os.environ:
+    if not variables.METRICS.value():
         os.environ[FOLDER_VARIABLE] = _new_folder()
     show_in(REGISTRY)
 

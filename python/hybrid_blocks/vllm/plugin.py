@@ -1,13 +1,14 @@
 """The entry point that vLLM calls in each of its processes."""
 
-import os
+from collections.abc import Callable
 
 import vllm
 from vllm.logger import init_logger
 
 from hybrid_blocks import variables
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.replacement import replace_spec, serve_slabs
-from hybrid_blocks.vllm import grant, support
+from hybrid_blocks.vllm import grant, support, surface
 from hybrid_blocks.vllm.level import VARIABLE, Level, requested, schedules_in_one_call
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -18,16 +19,18 @@ def register() -> None:
 
     A vLLM that lacks what the level needs gets the next lower one, and the log says what it lacks.
     vLLM may call this more than once. Raises ``InvalidArgumentError`` for a value of the
-    environment that names nothing.
+    environment that names nothing, unless the level is ``off``.
     """
-    level, one_call = requested(), schedules_in_one_call()
+    level = requested()
+    if level is Level.OFF:
+        _leave_out_what_is_wrong(replace_spec)
+        _leave_out_what_is_wrong(_record)
+        return
+    one_call = schedules_in_one_call()
     replace_spec()
     # What is compared are vLLM's own classes, so it comes before anything is replaced.
     granted = grant.grant(level)
-    if os.environ.get(variables.RECORD.name):
-        from hybrid_blocks.vllm import recorder  # noqa: PLC0415 - imports vLLM's scheduler
-
-        recorder.install()
+    _record()
     if granted.level is not level:
         logger.warning_once(
             "hybrid_blocks runs at level %s, not %s: %s. %s=%s silences this.",
@@ -37,7 +40,7 @@ def register() -> None:
             VARIABLE,
             granted.level,
         )
-    elif level is not Level.OFF and not grant.is_tested():
+    elif not grant.is_tested():
         logger.warning_once(
             "hybrid_blocks was tested with vLLM %s; %s has all that level %s needs. "
             "%s=off switches it off.",
@@ -55,3 +58,30 @@ def register() -> None:
     installation.install(granted.level)
     if granted.level is not Level.POOL and one_call:
         installation.install_schedulers()
+
+
+def _leave_out_what_is_wrong(install: Callable[[], None]) -> None:
+    """Install what works at every level; a wrong variable must not stop an engine at ``off``."""
+    try:
+        install()
+    except InvalidArgumentError as error:
+        logger.warning_once(
+            "hybrid_blocks: %s; %s=%s goes on without it", error, VARIABLE, Level.OFF
+        )
+
+
+def _record() -> None:
+    """Record the engine's traffic, if the environment asks for it and this vLLM allows it."""
+    if not variables.RECORD.value():
+        return
+    if differences := surface.recorder_differences(vllm.__version__):
+        logger.warning_once(
+            "hybrid_blocks records no traffic: vLLM %s differs: %s; leave out %s",
+            vllm.__version__,
+            "; ".join(differences),
+            variables.RECORD.name,
+        )
+        return
+    from hybrid_blocks.vllm import recorder  # noqa: PLC0415 - imports vLLM's scheduler
+
+    recorder.install()

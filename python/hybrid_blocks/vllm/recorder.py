@@ -4,7 +4,7 @@ The engine's thread puts a finished request into a queue, and `Recorder` writes 
 its own. The engine never waits for the file: a full queue drops the request and counts it.
 """
 
-import os
+from functools import wraps
 from pathlib import Path
 from time import monotonic, time
 from typing import Any, Final
@@ -38,7 +38,7 @@ def install() -> None:
 
     Raises ``InvalidArgumentError`` for a name or a size that is none.
     """
-    if not os.environ.get(VARIABLE) or Scheduler._free_request is _free_request:
+    if not variables.RECORD.value() or Scheduler._free_request is _free_request:
         return
     try:
         split(_path())
@@ -59,11 +59,11 @@ def uninstall() -> None:
 
 
 def _path() -> Path:
-    return Path(os.environ[VARIABLE])
+    return Path(variables.RECORD.value())
 
 
 def _largest_file() -> int:
-    value = os.environ.get(LARGEST_FILE, variables.RECORD_BYTES.default)
+    value = variables.RECORD_BYTES.value()
     try:
         return parse_memory(value)
     except InvalidArgumentError as error:
@@ -87,6 +87,8 @@ def _recorder() -> Recorder | None:
     return _RECORDER[0]
 
 
+# A second comparison of versions finds vLLM's parameters below the wrappers.
+@wraps(_vllm_take_prefill_stats)
 def _take_prefill_stats(self: Any) -> Any:
     # Asked for in every step of every request, and there with the first token alone.
     if self.prefill_stats is None or (stats := _vllm_take_prefill_stats(self)) is None:
@@ -107,6 +109,7 @@ def _scheduled(request: Any) -> float | None:
     return None
 
 
+@wraps(_vllm_free_request)
 def _free_request(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
     _record(self, request)
     return _vllm_free_request(self, request, *arguments, **options)

@@ -4,15 +4,14 @@
 metrics of its own. The engine is a process that knows no Ray, so the logger reads its files.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import Gauge
 from vllm.v1.metrics.loggers import PrometheusStatLogger as VllmPrometheusStatLogger
 
+from hybrid_blocks import variables
 from hybrid_blocks.vllm.forwarder import Forwarder
-from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE
 
 
 class PrometheusStatLogger(VllmPrometheusStatLogger):
@@ -20,7 +19,7 @@ class PrometheusStatLogger(VllmPrometheusStatLogger):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        folder = os.environ.get(FOLDER_VARIABLE)
+        folder = variables.METRICS.value()
         self._hybrid_blocks: Forwarder | None = None
         gauge, counter = getattr(self, "_gauge_cls", Gauge), getattr(self, "_counter_cls", None)
         if folder and gauge is not Gauge and counter is not None:

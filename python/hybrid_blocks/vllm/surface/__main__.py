@@ -5,11 +5,16 @@ import sys
 import vllm
 
 from hybrid_blocks.vllm import support
-from hybrid_blocks.vllm.surface.compare import differences, offload_differences
+from hybrid_blocks.vllm.surface.compare import (
+    differences,
+    offload_differences,
+    recorder_differences,
+)
 
 if __name__ == "__main__":
     found = {str(tier): lines for tier, lines in differences(vllm.__version__).items()}
     found["offload"] = offload_differences(vllm.__version__)
+    found["recorder"] = recorder_differences(vllm.__version__)
     print(f"vLLM {vllm.__version__}, compared with {support.nearest(vllm.__version__)}:")
     for tier, lines in found.items():
         print(f"  {tier}: " + ("equal" if not lines else f"{len(lines)} differences"))

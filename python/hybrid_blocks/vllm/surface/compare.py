@@ -40,7 +40,16 @@ def differences(version: str) -> dict[Tier, list[str]]:
 
 def offload_differences(version: str) -> list[str]:
     """Return how the installed vLLM differs in what offload uses beyond vLLM's interfaces."""
-    recorded = Surface(support.nearest(version)).recorded["offload"]
+    return _part_differences("offload", version)
+
+
+def recorder_differences(version: str) -> list[str]:
+    """Return how the installed vLLM differs in what the recorder of traffic reads and wraps."""
+    return _part_differences("recorder", version)
+
+
+def _part_differences(part: str, version: str) -> list[str]:
+    recorded = Surface(support.nearest(version)).recorded[part]
     gone = [
         f"{_dotted(owner, name)} is gone"
         for owner, names in recorded["fields"].items()
