@@ -59,11 +59,6 @@ def test_a_replay_keeps_the_name_of_its_trace_off_the_terminal(trace: Path) -> N
     assert SHOWN.replace("\\x", "\\u00") in printed("replay", trace, *options, "--json", "-")
 
 
-def test_a_search_of_cards_shows_the_name_of_its_trace_as_escapes(trace: Path) -> None:
-    options = ("--model", "Granite-4.0-Micro", "--slo", "ttft_p95<9s", "--gpu", "L4", "--tp", "1")
-    assert SHOWN in printed("size", "--trace", trace, *options)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -73,7 +68,6 @@ def test_a_search_of_cards_shows_the_name_of_its_trace_as_escapes(trace: Path) -
         ("plan", "--log", NAME),
         ("plan", "--memory", "1GiB", "--", f"vllm serve '{NAME}'"),
         ("replay", NAME),
-        ("size", "--trace", NAME, "--model", NAME, "--slo", NAME),
         ("profile", "--levels", NAME),
         ("doctor", "--model", NAME),
         ("top", NAME, "--once"),

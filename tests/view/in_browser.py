@@ -6,15 +6,20 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import IDLE, Browser, browser
+from chromium import IDLE, MODEL, Browser, browser
 from hybrid_blocks.cli import app
 from hybrid_blocks.view import colors
+from scripts import TEX, write_config, write_trace
 from typer.testing import CliRunner
 from urllib3.exceptions import ReadTimeoutError
 
@@ -272,16 +277,23 @@ def test_vllms_manager_plays_on_the_same_axis(page: Browser, tmp_path: Path) -> 
     page.wait(lambda: requests["story"][found] in page.tooltips())
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+@contextmanager
+def serving(*arguments: str) -> Iterator[str]:
+    """``view``, and the address that it prints."""
     code = "from hybrid_blocks.cli import app; app()"
-    serve = [sys.executable, "-u", "-c", code, "view", "--port", "0"]
+    serve = [sys.executable, "-u", "-c", code, "view", "--port", "0", *arguments]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             yield server.stdout.readline().split()[0]
         finally:
             server.terminate()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as printed:
+        yield printed
 
 
 @pytest.fixture
@@ -329,6 +341,106 @@ def test_a_served_page_plans_what_its_controls_say(served: Browser, address: str
             (full,) = (one for one in report[side]["lengths"] if one["length"] == 8192)
             wanted = f"<b>{int(full['running']):,}"
             says(served, "head", wanted)
+
+
+ELEMENTS = """
+const found = [], walk = node => {
+  for (const child of node.querySelectorAll('*')) {
+    found.push(child.tagName.toLowerCase())
+    if (child.shadowRoot) walk(child.shadowRoot)
+  }
+}
+walk(document)
+return found
+"""
+
+
+def assert_names_are_text(page: Browser, box: str) -> None:
+    """A page shows a name letter by letter: no script ran, and none waits for a click."""
+    assert page.run("return window.ran") is None
+    assert not {"a", "img", "svg", "mjx-container"} & set(page.run(ELEMENTS))
+    assert TEX in page.run(f"return Bokeh.index.find_one({MODEL}).markup_el.textContent", box)
+
+
+@pytest.mark.parametrize("command", ["plan", "replay"])
+def test_names_of_others_run_no_script_in_a_file(
+    page: Browser, tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "page.html"
+    if command == "plan":
+        run("plan", write_config(tmp_path), "--memory", "64MiB", "--html", path)
+    else:
+        options = ("--model", "Granite-4.0-Micro", "--memory", "1GiB")
+        run("replay", write_trace(tmp_path), *options, "--html", path)
+    page.open(path.as_uri())
+    assert_names_are_text(page, "title")
+    assert TEX in page.driver.title
+
+
+def test_names_of_others_run_no_script_in_a_served_page(window: Browser, tmp_path: Path) -> None:
+    with serving(str(write_config(tmp_path)), "--memory", "64MiB") as address:
+        window.open(address)
+        assert_names_are_text(window, "title")
+        window.set("memory", "1KiB")
+        window.wait(lambda: window.text("error"))
+        assert_names_are_text(window, "title")
+    window.errors()
+
+
+OPENS = """
+const [address, token, done] = arguments
+try {
+  const socket = new WebSocket(address, ['bokeh', token])
+  socket.onmessage = () => done('greeted')
+  socket.onerror = () => done('refused')
+} catch (error) {
+  done(error.name)
+}
+"""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<p>another site")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    """Another site, whose name leads to this machine as all names do in this browser."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield f"http://evil.example:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_another_site_neither_reads_nor_drives_the_page(
+    window: Browser, address: str, site: str
+) -> None:
+    with urllib.request.urlopen(address) as answer:
+        token = re.findall('"token":"([^"]+)"', answer.read().decode())[0]
+    host, _, path = address.removeprefix("http://").partition("/")
+    port = host.rpartition(":")[2]
+    evil = f"evil.example:{port}"
+    for tried in (f"http://{evil}/", f"http://{evil}/{path}", f"http://{host}/"):
+        window.driver.get(tried)
+        assert window.run("return document.body.textContent") == "403: Forbidden"
+    for opened in (f"http://{evil}/{path}", site):
+        window.driver.get(opened)
+        assert window.run("return location.hostname") == "evil.example"
+        for socket in (f"ws://{evil}/{path}ws", f"ws://{host}/{path}ws", f"ws://{evil}/ws"):
+            assert window.driver.execute_async_script(OPENS, socket, token) == "refused"
+    window.driver.get(f"http://{host}/")
+    assert window.driver.execute_async_script(OPENS, f"ws://{host}/{path}ws", token) == "greeted"
 
 
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:

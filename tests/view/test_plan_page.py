@@ -141,30 +141,6 @@ def test_a_narrow_window_stacks_the_two_sides(html: str) -> None:
     assert "flex-direction: column" in str(maps.properties_with_values()["stylesheets"][0].css)
 
 
-def test_text_of_others_is_no_html(tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    config.write_text(
-        json.dumps(
-            {
-                "architectures": ["LlamaForCausalLM"],
-                "model_type": "llama",
-                "num_hidden_layers": 2,
-                "hidden_size": 64,
-                "num_attention_heads": 4,
-                "_name_or_path": "<img src=http://x>",
-            }
-        )
-    )
-    folder = tmp_path / "<b>bold"
-    folder.mkdir()
-    config.rename(folder / "config.json")
-    run("plan", folder, "--memory", "64MiB", "--max-model-len", 512, "--html", tmp_path / "x.html")
-    references = References()
-    references.feed((tmp_path / "x.html").read_text())
-    assert not references.fetched
-    assert "<h1><b>" not in (tmp_path / "x.html").read_text()
-
-
 def picture_of(model: str, deployment: Deployment) -> PlanPicture:
     loaded, memory = load_model(model), 48 * 2**30
     plan = Plan(loaded, memory, deployment)

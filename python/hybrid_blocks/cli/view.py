@@ -11,11 +11,10 @@ from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.model import load_model
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.units import parse_tokens
+from hybrid_blocks.view import MOST_DRAFTS
 
 START = Deployment()
 MOST_PORT = 65_535
-MOST_DRAFTS = 8
-"""The end of the page's slider."""
 
 
 def view_command(  # noqa: PLR0917 - typer reads the options from the signature
@@ -39,12 +38,10 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
     ] = START.kv_cache_dtype,
     max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = START.max_num_seqs,
     max_model_len: Annotated[str | None, typer.Option(help="Longest request; k is 1024.")] = None,
-    *,
-    browser: Annotated[bool, typer.Option(help="Open the page in a browser too.")] = False,
 ) -> None:
     """Plan models in a browser: a page with controls."""
     try:
-        planned = load_model(model) if speculative else None
+        planned = load_model(model)
         drafts = draft_tokens(speculative, Given(context), "num_speculative_tokens", planned)
         if drafts > MOST_DRAFTS:
             raise InvalidArgumentError(
@@ -62,11 +59,9 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
 
         def ready(address: str) -> None:
             typer.echo(f"{address} shows the plan; Ctrl-C ends it")
-            if browser:
-                typer.launch(address)
 
         try:
-            serve(model, memory, port, ready, deployment=start)
+            serve(planned, memory, port, ready, deployment=start)
         except OSError as error:
             raise InvalidArgumentError(f"--port {port}: {error.strerror or error}") from None
     except HybridBlocksError as error:

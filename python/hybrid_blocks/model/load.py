@@ -85,12 +85,18 @@ def load_model(source: str, overrides: Mapping[str, object] | None = None) -> Mo
     if path.suffix == ".json":
         raise PlanError(f"{source}: no such file")
     try:
-        return _built_in(source, overrides)
+        return built_in(source, overrides)
     except PlanError as error:
         return _with_other_weights(path.name, overrides, error)
 
 
-def _built_in(name: str, overrides: Mapping[str, object] | None) -> Model:
+def built_in(name: str, overrides: Mapping[str, object] | None = None) -> Model:
+    """Model of a name of the table, by no file.
+
+    Raises:
+        PlanError: no such name.
+
+    """
     name, entry = table.find(name)
     config, notes = table.fields(entry)
     return from_config(_merged(config, overrides), name, verified=entry.status, notes=notes)
@@ -104,7 +110,7 @@ def _with_other_weights(
     if base == name:
         raise error
     try:
-        model = _built_in(base, overrides)
+        model = built_in(base, overrides)
     except PlanError:
         raise error from None
     note = (

@@ -14,14 +14,16 @@ from bokeh.models.widgets import Div
 from bokeh.resources import Resources
 
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.terminal import plain
 
 FOLDER: Final = Path(__file__).parent
 
 POLICY: Final = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:"
+    "default-src 'none'; script-src{0} 'unsafe-inline' 'unsafe-eval'; "
+    "style-src{0} 'unsafe-inline'; img-src data: blob:; font-src data:{1}; base-uri 'none'; "
+    "form-action 'none'"
 )
-"""With it a browser refuses any request that a script of the page might make."""
+"""With it a browser refuses all requests of a page, except those to a server that it names."""
 
 WIDTH: Final = 1160
 
@@ -48,9 +50,10 @@ def read(name: str) -> str:
 
 
 def text(content: str = "", **options: Any) -> Div:
-    """Return a box of HTML in the style of the pages."""
+    """Return a box of HTML in the style of the pages; `safe` makes HTML of a text of others."""
     return Div(
         text=content,
+        disable_math=True,  # MathJax would make links of scripts from TeX
         stylesheets=[InlineStyleSheet(css=read("parts.css"))],
         **FLUID,
         **options,
@@ -58,8 +61,8 @@ def text(content: str = "", **options: Any) -> Div:
 
 
 def safe(content: str) -> str:
-    """Return a text of others as HTML."""
-    return escape(content).replace("\n", "<br>")
+    """Return a text of others as HTML that shows it letter by letter."""
+    return "<br>".join(escape(plain(line)) for line in content.splitlines())
 
 
 def legend(styles: Mapping[str, str]) -> str:
@@ -78,22 +81,28 @@ def footer(made_by: MadeBy | None, meaning: str) -> Div:
 
 def document(root: LayoutDOM, title: str, *scripts: CustomJS) -> Document:
     """Return a document of one page; a browser runs the scripts once the page is there."""
-    made = Document(title=title)
+    made = Document(title=plain(title))
     made.add_root(root)
     made.js_on_event(DocumentReady, *scripts)
     return made
 
 
+def frame(page: Document, policy: str) -> None:
+    """Put a page into the HTML around it, with a policy of what it may fetch."""
+    page.template = jinja2.Environment(autoescape=False).from_string(read("page.html"))
+    page.template_variables["policy"] = policy
+
+
 def html_of(page: Document) -> str:
     """Return a page as one HTML text."""
-    template = jinja2.Environment(autoescape=False).from_string(read("page.html"))
+    frame(page, POLICY.format("", ""))
     return str(
         file_html(
             page,
             resources=Resources(mode="inline"),
             title=page.title,
-            template=template,
-            template_variables={"policy": POLICY},
+            template=page.template,
+            template_variables=page.template_variables,
         )
     )
 

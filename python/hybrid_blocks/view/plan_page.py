@@ -130,7 +130,7 @@ class PlanPage:
             name="length",
             **FLUID,
         )
-        self._title, self._legend, self._notes = text(), text(), text()
+        self._title, self._legend, self._notes = text(name="title"), text(), text()
         self.tell(picture)
         self._head, self._bytes = text(name="head"), text()
         self._args: dict[str, object] = {}

@@ -10,6 +10,7 @@ from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.report.figures import FullOf, live_bytes
 from hybrid_blocks.plan.report.report import At, Plan, Report
 from hybrid_blocks.plan.vllm import VllmPlan
+from hybrid_blocks.terminal import plain
 from hybrid_blocks.units import gib, human
 from hybrid_blocks.view.colors import OWNER_OF_KIND
 
@@ -136,8 +137,8 @@ def make_plan_picture(
     wanted = first or min(TYPICAL, plan.limit)
     found = [plan.at(length) for length in lengths]
     return PlanPicture(
-        model=_name_text(plan.model),
-        layers=_layers_text(plan.model, report),
+        model=plain(name_text(plan.model)),
+        layers=plain(_layers_text(plan.model, report)),
         deployment=_deployment_text(report, card),
         verdict=report.verdict.lines,
         is_same=all(_is_same(at) for at in found),
@@ -147,8 +148,8 @@ def make_plan_picture(
         start=min(range(len(lengths)), key=lambda index: abs(lengths[index] - wanted)),
         sides=(*_vllm(plan, report, found), _natural(plan, report, found)),
         sglang=_sglang(found),
-        notes=report.notes,
-        warnings=report.warnings,
+        notes=tuple(map(plain, report.notes)),
+        warnings=tuple(map(plain, report.warnings)),
     )
 
 
@@ -297,7 +298,7 @@ def _runs(
             )
 
 
-def _name_text(model: Model) -> str:
+def name_text(model: Model) -> str:
     """Return a model's name; one that a file describes goes by its architecture."""
     if model.architecture is None or model.verified != "config":
         return model.name
@@ -308,7 +309,7 @@ def _layers_text(model: Model, report: Report) -> str:
     """Say how many layers there are of each kind, and where their sizes come from."""
     kinds = [f"{count} {_KINDS.get(kind, kind)}" for kind, count in report.layers.items()]
     listed = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
-    source = "" if _name_text(model) == model.name else f", read from {model.name}"
+    source = "" if name_text(model) == model.name else f", read from {model.name}"
     return f"{listed} layers{_SIZES.get(report.verified, source)}"
 
 

@@ -126,7 +126,7 @@ class ReplayPage:
             }
         )
         self.root = column(
-            text(head(picture)),
+            text(head(picture), name="title"),
             row(button, slider),
             now,
             *(part for drawn in maps if drawn is not None for part in drawn.parts),

@@ -1,144 +1,122 @@
-"""The page of a plan with controls, served to the browsers of this machine."""
+"""The page of a plan with controls, served to the browser of one user of this machine."""
 
+import secrets
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from bokeh.document import Document
-from bokeh.events import DocumentReady
-from bokeh.layouts import row
-from bokeh.models.widgets import AutocompleteInput, Select, Slider, TextInput
-from bokeh.server.server import Server
+from bokeh.server.server import BaseServer
+from bokeh.server.tornado import BokehTornado
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPServerRequest
+from tornado.ioloop import IOLoop
+from tornado.web import ErrorHandler, OutputTransform
 
-from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.model import load_model
-from hybrid_blocks.model.table import entries
+from hybrid_blocks.model import Model
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.report import Plan, make_report
-from hybrid_blocks.plan.report.verdict import typical_lengths
-from hybrid_blocks.units import parse_memory, parse_tokens
-from hybrid_blocks.view.page import safe, text
-from hybrid_blocks.view.plan_page import PlanPage, encode
-from hybrid_blocks.view.plan_picture import PlanPicture, make_plan_picture
+from hybrid_blocks.view.controls import START, Controls, plan
+from hybrid_blocks.view.page import POLICY, frame
 
 ADDRESS: Final = "127.0.0.1"
 
-KV_FORMATS: Final = ("auto", "bfloat16", "fp8", "nvfp4")
+NAMES: Final = (ADDRESS, "localhost", "[::1]")
+"""Names by which a browser of this machine may call the server."""
 
-START: Final = Deployment()
+MOST_MESSAGE_BYTES: Final = 2**20
 
-RANKS: Final = ("1", "2", "4", "8")
+HTTP_PORT: Final = 80
+"""A browser leaves this port out."""
 
-MOST_RUNNING: Final = ("64", "128", "256", "512", "1024")
 
+class GuardedServer(BaseServer):
+    """Answers requests alone that name this machine and carry the token of the address.
 
-def plan(model: str, memory: str, deployment: Deployment) -> PlanPicture:
-    """Return the picture of a plan, by what a person writes.
-
-    Raises:
-        HybridBlocksError: there is no such model, or it does not fit.
-
+    A page of another site may reach the port under a name of its own, and other users of the
+    machine may too. A cookie would go to each port of the machine, so the token is in the path.
     """
-    planned = Plan(load_model(model), parse_memory(memory), deployment)
-    report = make_report(planned, typical_lengths(planned.limit))
-    return make_plan_picture(planned, report)
 
-
-class Controls:
-    """Fields above the page. A mistake becomes a line of text, and the last plan stays."""
-
-    def __init__(self, model: str, memory: str, deployment: Deployment = START) -> None:
-        self._picture = plan(model, memory, deployment)
-        self._model = AutocompleteInput(
-            title="Model, or its config.json",
-            value=model,
-            completions=sorted(entries()),
-            restrict=False,
-            case_sensitive=False,
-            search_strategy="includes",
-            min_characters=1,
-            width=250,
-            name="model",
+    def __init__(self, open_page: Callable[[str, Document], None], port: int) -> None:
+        listening = socket.create_server((ADDRESS, port))
+        listening.setblocking(False)
+        self._bound: int = listening.getsockname()[1]
+        self._token = secrets.token_urlsafe(32)
+        hosts = {f"{name}:{self._bound}" for name in NAMES}
+        if self._bound == HTTP_PORT:
+            hosts |= set(NAMES)
+        policy = POLICY.format(" 'self'", "; connect-src 'self'")
+        application = _GuardedApplication(
+            {"/": partial(open_page, policy)}, hosts=hosts, token=self._token
         )
-        self._memory = TextInput(
-            title="Free KV memory a GPU", value=memory, width=150, name="memory"
-        )
-        self._longest = TextInput(
-            title="Longest request",
-            value=str(deployment.max_model_len or ""),
-            placeholder="the model's",
-            width=110,
-            name="longest",
-        )
-        self._tp = _select("Tensor parallel", "tp", RANKS, deployment.tp)
-        self._format = _select("KV format", "format", KV_FORMATS, deployment.kv_cache_dtype)
-        self._most = _select("max_num_seqs", "most", MOST_RUNNING, deployment.max_num_seqs)
-        self._drafts = Slider(
-            title="Draft tokens",
-            value=deployment.num_speculative_tokens,
-            start=0,
-            end=8,
-            step=1,
-            width=150,
-            name="drafts",
-        )
-        self._error = text(name="error")
-        fields = (
-            self._model,
-            self._memory,
-            self._longest,
-            self._tp,
-            self._format,
-            self._drafts,
-            self._most,
-        )
-        for field in fields:
-            changed = "value_throttled" if isinstance(field, Slider) else "value"
-            field.on_change(changed, self._change)
-        self._page = PlanPage(self._picture, row(*fields), self._error)
+        http = HTTPServer(application, max_body_size=0)
+        http.add_socket(listening)
+        super().__init__(IOLoop.current(), application, http)
 
-    def show(self, document: Document) -> None:
-        """Fill a browser's document."""
-        document.title = "hybrid-blocks plan"
-        document.add_root(self._page.root)
-        document.js_on_event(DocumentReady, self._page.script)
+    @property
+    def address(self) -> str:
+        """The page's address, for its user alone.
 
-    def _change(self, _attribute: str, _old: Any, _new: Any) -> None:
-        try:
-            longest = self._longest.value.strip()
-            deployment = Deployment(
-                tp=int(self._tp.value),
-                kv_cache_dtype=self._format.value,
-                max_model_len=parse_tokens(longest) if longest else None,
-                num_speculative_tokens=int(self._drafts.value),
-                max_num_seqs=int(self._most.value),
-            )
-            picture = plan(self._model.value, self._memory.value, deployment)
-        except HybridBlocksError as error:
-            self._error.text = f'<p class="warn">{safe(str(error))}</p>'
-            return
-        self._error.text = ""
-        slider = self._page.slider
-        length = self._picture.lengths[min(int(slider.value), len(self._picture.lengths) - 1)]
-        self._picture = picture
-        near = range(len(picture.lengths))
-        slider.update(
-            end=len(near) - 1, value=min(near, key=lambda at: abs(picture.lengths[at] - length))
-        )
-        self._page.tell(picture)
-        self._page.state.data = {"json": [encode(picture)]}
+        Another user could answer at ``localhost`` where that is an address of IPv6.
+        """
+        return f"http://{ADDRESS}:{self._bound}/{self._token}/"
 
 
-def _select(title: str, name: str, options: tuple[str, ...], start: object) -> Select:
-    """Return a field that begins with a value, which need not be one of its options."""
-    value = str(start)
-    choices: list[Any] = list(dict.fromkeys((*options, value)))
-    return Select(title=title, value=value, options=choices, width=110, name=name)
+class _GuardedApplication(BokehTornado):
+    def __init__(self, pages: Any, *, hosts: set[str], token: str) -> None:
+        self._hosts, self._token = hosts, token
+        super().__init__(
+            pages,
+            prefix=token,
+            extra_websocket_origins=sorted(hosts),
+            secret_key=secrets.token_bytes(32),
+            sign_sessions=True,
+            include_headers=[],
+            include_cookies=[],
+            websocket_max_message_size_bytes=MOST_MESSAGE_BYTES,
+            transforms=[_Sealed],
+            log_function=lambda _: None,  # an address is text of others, or holds the token
+        )
+
+    def find_handler(self, request: HTTPServerRequest, **options: Any) -> Any:
+        """Refuse a request before its path is looked at any further."""
+        if self._is_ours(request):
+            return super().find_handler(request, **options)
+        return self.get_handler_delegate(request, ErrorHandler, {"status_code": 403})
+
+    def _is_ours(self, request: HTTPServerRequest) -> bool:
+        hosts = request.headers.get_list("Host")
+        origins = request.headers.get_list("Origin")
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return False
+        is_socket = "Upgrade" in request.headers
+        if (origins or is_socket) and origins != [f"http://{hosts[0]}"]:
+            return False
+        _, _, path = request.path.partition("/")
+        given, _, page = path.partition("/")
+        is_page = page in {"", "ws"} or page.startswith("static/")
+        return is_page and secrets.compare_digest(given.encode(), self._token.encode())
+
+
+class _Sealed(OutputTransform):
+    """Tells browsers to show answers to no other site."""
+
+    def transform_first_chunk(
+        self,
+        status_code: int,
+        headers: Any,
+        chunk: bytes,
+        finishing: bool,  # noqa: ARG002
+    ) -> tuple[int, Any, bytes]:
+        headers["X-Frame-Options"] = "DENY"
+        headers["X-Content-Type-Options"] = "nosniff"
+        headers["Referrer-Policy"] = "no-referrer"
+        headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        return status_code, headers, chunk
 
 
 def serve(
-    model: str,
+    model: Model,
     memory: str,
     port: int,
     on_ready: Callable[[str], None],
@@ -153,19 +131,19 @@ def serve(
 
     """
     plan(model, memory, deployment)
-    with socket.create_server((ADDRESS, port)):
-        pass  # where the port is taken, Tornado would leave a socket open
     server = make_server(model, memory, port, deployment=deployment)
     server.start()
-    on_ready(f"http://localhost:{server.port}/")
+    on_ready(server.address)
     server.io_loop.start()  # a signal ends the process as any other command
 
 
-def make_server(model: str, memory: str, port: int, *, deployment: Deployment = START) -> Server:
+def make_server(
+    model: Model, memory: str, port: int, *, deployment: Deployment = START
+) -> GuardedServer:
     """Return a server whose page begins with this plan; port 0 is a free one."""
-    apps = {"/": partial(_open_plan, model, memory, deployment)}
-    return Server(apps, port=port, address=ADDRESS)
 
+    def open_page(policy: str, page: Document) -> None:
+        Controls(model, memory, deployment).show(page)
+        frame(page, policy)
 
-def _open_plan(model: str, memory: str, deployment: Deployment, document: Document) -> None:
-    Controls(model, memory, deployment).show(document)
+    return GuardedServer(open_page, port)
