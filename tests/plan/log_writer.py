@@ -9,7 +9,7 @@ def write_log(row: dict[str, Any]) -> list[str]:
     """Lines of a start; each release's own form of the figures."""
     options = row["deployment"]
     is_old = row.get("counts") == "blocks"
-    version = "0.20.1" if is_old else "0.25.1"
+    version = "0.20.1rc1" if is_old else "0.25.1"
     drafts = options.get("num_speculative_tokens")
     method = row.get("method", "mtp")
     speculative = (

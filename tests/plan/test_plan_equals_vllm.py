@@ -3,10 +3,12 @@
 import pytest
 from hybrid_blocks.model import Model, PlanError, from_config, load_model
 from hybrid_blocks.model.table import entries
+from hybrid_blocks.pasted.log_lines import read_lines
 from hybrid_blocks.plan import Deployment, plan_vllm
 from plan_oracle import INDEX, Oracle
 from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
 from vllm.v1.attention.backend import AttentionCGSupport
+from vllm.v1.core import kv_cache_planning
 
 MEMORY = 80 * 2**30
 
@@ -107,3 +109,13 @@ def test_vllm_captures_graphs_for_as_many_sequences_as_the_plan_says(name: str) 
     capture(most)
     with pytest.raises(ValueError, match=rf"lower max_num_seqs to at most {most} "):
         capture(most + 1)
+
+
+def test_vllms_own_line_of_a_failed_start_is_read() -> None:
+    check = kv_cache_planning._check_enough_kv_cache_memory
+    with pytest.raises(ValueError, match="KV cache is needed") as raised:
+        check(12 << 30, lambda: 17 << 30, 262_144, lambda _: 190_512)
+    log = read_lines([str(raised.value)])
+    found = [log.last(fact) for fact in ("needed", "usable", "longest")]
+    assert found == ["17.0", "12.0", "190512"]
+    assert "262144 tokens" in log.troubles[0][1]

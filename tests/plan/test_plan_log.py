@@ -3,17 +3,28 @@
 import csv
 import gzip
 import json
+import os
+import re
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
+from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
+import msgspec
 import pytest
 import zstandard
 from hybrid_blocks.cli import app
-from hybrid_blocks.model import PlanError
-from hybrid_blocks.pasted.log_lines import read_lines
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.model import PlanError, load_model
+from hybrid_blocks.pasted.log_lines import PATTERNS, read_lines
 from hybrid_blocks.pasted.log_report import LogReport, report_log
+from hybrid_blocks.pasted.log_troubles import _COMPILED
+from hybrid_blocks.plan import Deployment
+from hybrid_blocks.plan.vllm import plan_vllm
 from hybrid_blocks.units import human
+from hypothesis import given
+from hypothesis import strategies as st
 from log_writer import write_log
 from public_data import DATA
 from typer.testing import CliRunner
@@ -337,4 +348,277 @@ def test_a_log_that_says_too_little_is_one_clear_line(
     assert code == 2
     assert out == ""
     assert complaint in error
+    assert error.count("\n") == 1
+
+
+def _started(model: str, length: int, *lines: str, version: str = "0.33.0") -> list[str]:
+    config = (
+        f"model='{model}', speculative_config=None, dtype=torch.bfloat16, max_seq_len={length}, "
+        "tensor_parallel_size=1, pipeline_parallel_size=1, kv_cache_dtype=auto, "
+        "enable_prefix_caching=True, enable_chunked_prefill=True"
+    )
+    return [
+        f"vLLM API server version {version}",
+        f"non-default args: {{'model_tag': '{model}'}}",
+        f"Initializing a V1 LLM engine (v{version}) with config: {config}",
+        *lines,
+    ]
+
+
+def _planned(lines: list[str]) -> dict[str, tuple[str | None, str | None]]:
+    figures = report_log(read_lines(lines), None, {}).figures.figures
+    return {figure.name: (figure.logged, figure.planned) for figure in figures}
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda lines: lines,
+        lambda lines: lines[::-1],
+        lambda lines: lines[5:] + lines[:5],
+        lambda lines: (
+            [line for line in lines if "args" not in line]
+            + [line for line in lines if "args" in line]
+        ),
+    ],
+    ids=["oldest first", "newest first", "figures first", "arguments last"],
+)
+def test_lines_are_read_in_any_order(order: Callable[[list[str]], list[str]]) -> None:
+    lines = write_log(QWEN)
+    expected = report_log(read_lines(lines), None, {})
+    found = report_log(read_lines(order(lines)), None, {})
+    assert found == expected
+    assert found.figures.agree
+
+
+def test_the_newest_of_several_starts_is_read_where_it_comes_first() -> None:
+    other = next(row for row in ROWS if row["model"] == "gpt-oss-20b")
+    lines = [*write_log(other), *write_log(QWEN)]
+    report = report_log(read_lines(lines[::-1]), None, {})
+    assert report == report_log(read_lines(lines), None, {})
+    assert report.model == "Qwen3.6-27B"
+
+
+NEEDED = (
+    "ValueError: To serve at least one request with the model's max seq len ({}), ({} GiB KV cache "
+    "is needed, which is larger than the available KV cache memory ({} GiB). Based on the "
+    "available memory, the estimated maximum model length is {}. Try increasing `gpu_memory_utiliz"
+)
+
+
+@pytest.mark.parametrize("is_logged", [True, False], ids=["logged", "beside the null block"])
+@pytest.mark.parametrize(
+    ("model", "gib", "usable", "needed", "longest"),
+    [
+        ("Qwen/Qwen3.6-27B", 12.0, 11.95, "16.32", 190_512),
+        ("nvidia/Nemotron-H-8B-Base-8K", 3.0, 2.98, "4.21", 183_040),
+    ],
+)
+def test_a_start_that_failed_for_memory_says_what_it_needed(
+    *, model: str, gib: float, usable: float, needed: str, longest: int, is_logged: bool
+) -> None:
+    lines = [f"Available KV cache memory: {gib} GiB"] * is_logged
+    lines.append(NEEDED.format(262_144, needed, usable, longest))
+    log = read_lines(_started(model, 262_144, *lines))
+    report = report_log(log, None, {})
+    figures = {figure.name: figure.planned for figure in report.figures.figures}
+    assert report.figures.agree
+    assert figures["GiB that a request needs"] == needed
+    assert figures["longest that fits"] == f"{longest:,}"
+    assert report.figures.memory_bytes == pytest.approx(gib * 2**30, rel=0.002)
+
+
+def test_what_a_start_needed_tells_the_options_that_held() -> None:
+    plan = plan_vllm(
+        load_model("Qwen3.6-27B"), 6 << 30, Deployment(max_model_len=262_144, kv_cache_dtype="fp8")
+    )
+    needed = (plan.needed_bytes(262_144) - plan.block_bytes) / 2**30
+    lines = [
+        "Available KV cache memory: 6.0 GiB",
+        NEEDED.format(262_144, f"{needed:.2f}", "5.95", plan.longest()),
+    ]
+    report = report_log(read_lines(_started("Qwen/Qwen3.6-27B", 262_144, *lines)), None, {})
+    assert not report.figures.agree
+    assert report.figures.explanation == "--kv-cache-dtype fp8"
+
+
+@pytest.mark.parametrize(
+    ("version", "agrees"),
+    [("0.20.1", True), ("0.21.0", True), ("0.22.0", True), ("0.20.1rc1", False), ("0.20.0", False)],
+)
+def test_releases_since_0_20_1_count_requests(version: str, *, agrees: bool) -> None:
+    lines = _started(
+        *("Qwen/Qwen3.5-9B", 65_536, "Available KV cache memory: 10.78 GiB"),
+        "GPU KV cache size: 342,528 tokens",
+        version=version,
+    )
+    lines[2] = lines[2].replace("enable_prefix_caching=True", "enable_prefix_caching=False")
+    figures = report_log(read_lines(lines), None, {}).figures
+    assert figures.agree is agrees
+    if not agrees:
+        assert figures.explanation == "what vLLM since 0.20.1 logs"
+
+
+def test_the_format_of_states_explains_a_log() -> None:
+    model = load_model("Qwen3.8-27B")
+    narrow = Deployment(max_model_len=65_536, mamba_ssm_dtype="bfloat16")
+    plan = plan_vllm(model, 20 << 30, narrow)
+    lines = _started(
+        *("Qwen/Qwen3.8-27B", 65_536, "Available KV cache memory: 20.0 GiB"),
+        f"Setting attention block size to {plan.block_tokens} tokens to ensure that",
+        f"GPU KV cache size: {plan.tokens:,} tokens",
+        f"Maximum concurrency for 65,536 tokens per request: {plan.max_concurrency:.2f}x",
+    )
+    report = report_log(read_lines(lines), None, {})
+    assert report.figures.explanation == "--mamba-ssm-cache-dtype bfloat16"
+
+
+def test_a_log_with_one_batch_in_flight_says_so() -> None:
+    model = load_model("Gemma-3-27B")
+    plan = plan_vllm(model, 40 << 30, Deployment(max_model_len=131_072, in_flight_batches=1))
+    lines = _started(
+        *("google/gemma-3-27b-it", 131_072, "Available KV cache memory: 40.0 GiB"),
+        f"GPU KV cache size: {plan.tokens:,} tokens",
+    )
+    figures = report_log(read_lines(lines), None, {}).figures
+    assert str(figures.explanation).startswith("--in-flight-batches 1 (1 as without --async-sched")
+    lines.append("Asynchronous scheduling is disabled.")
+    assert report_log(read_lines(lines), None, {}).figures.agree
+
+
+def test_blocks_are_read_from_the_line_of_metrics() -> None:
+    line = "Engine 000: vllm cache_config_info with initialization after num_gpu_blocks is: 700"
+    assert _planned(_started("Qwen/Qwen3.6-27B", 65_536, line))["blocks"] == ("700", "700")
+
+
+# What is no log
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Available KV cache memory: 1.2.3 GiB",
+        "Available KV cache memory: . GiB",
+        "GPU KV cache size: , tokens",
+        "GPU KV cache size: " + "9" * 5_000 + " tokens",
+        "Maximum concurrency for 8,192 tokens per request: 1..2x",
+        "# GPU blocks: " + "9" * 5_000,
+        "Prefix cache hit rate: ..%",
+    ],
+)
+def test_a_number_that_is_none_is_passed_over(line: str) -> None:
+    log = read_lines([*write_log(QWEN), line])
+    assert log.num_read == read_lines(write_log(QWEN)).num_read
+    assert report_log(log, None, {}).figures.agree
+
+
+def test_a_length_of_400_digits_is_one_clear_line() -> None:
+    long = "9" * 400
+    code, _, error = _run("--log", "-", "--max-model-len", long, text="".join(write_log(QWEN)))
+    assert code == 2
+    assert error.startswith("error: ")
+    lines = [line.replace("max_seq_len=262144", f"max_seq_len={long}") for line in write_log(QWEN)]
+    assert report_log(read_lines(lines), None, {}).figures.agree
+
+
+NUMBERS = st.sampled_from(
+    [
+        "",
+        ".",
+        ",",
+        "-1",
+        "0",
+        "0.0",
+        "1e9",
+        "1.2.3",
+        "9" * 12,
+        "9" * 400,
+        "9" * 5_000,
+        "nan",
+        "\u0661",
+    ]
+)
+CHANGES = st.one_of(
+    st.tuples(st.just("number"), st.integers(0, 400), NUMBERS),
+    st.tuples(st.just("text"), st.integers(0, 4_000), st.text(max_size=5)),
+    st.tuples(st.just("cut"), st.integers(0, 4_000), st.just("")),
+    st.tuples(st.just("turn"), st.integers(0, 40), st.just("")),
+)
+
+
+def _changed(text: str, change: tuple[str, int, str]) -> str:
+    kind, place, new = change
+    if kind == "number":
+        found = list(re.finditer(r"\d[\d,.]*", text))
+        if not found:
+            return text
+        match = found[place % len(found)]
+        return text[: match.start()] + new + text[match.end() :]
+    if kind == "turn":
+        lines = text.splitlines(keepends=True)
+        place %= len(lines) + 1
+        return "".join(lines[place:] + lines[:place])
+    place %= len(text) + 1
+    return text[:place] + new + text[place + (kind == "cut") * 40 :]
+
+
+@given(st.sampled_from(ROWS), st.lists(CHANGES, min_size=1, max_size=4))
+def test_any_log_is_a_report_or_one_clear_error(
+    row: dict[str, Any], changes: list[tuple[str, int, str]]
+) -> None:
+    text = "".join(write_log(row))
+    for change in changes:
+        text = _changed(text, change)
+    try:
+        report = report_log(read_lines(text.splitlines(keepends=True)), None, {})
+    except HybridBlocksError:
+        return
+    assert msgspec.json.encode(report)
+    assert all(figure.planned != "" for figure in report.figures.figures)
+
+
+def _unbounded(pattern: Any, *, is_last: bool) -> bool:
+    """Whether something that repeats without a bound is followed by something else."""
+    items = list(pattern)
+    for place, (kind, found) in enumerate(items):
+        ends = is_last and place == len(items) - 1
+        if kind in {_constants.MAX_REPEAT, _constants.MIN_REPEAT}:
+            if found[1] == _constants.MAXREPEAT and not ends:
+                return True
+            if _unbounded(found[2], is_last=False):
+                return True
+        elif (kind is _constants.SUBPATTERN and _unbounded(found[3], is_last=ends)) or (
+            kind is _constants.BRANCH
+            and any(_unbounded(branch, is_last=ends) for branch in found[1])
+        ):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS.values(), *(it for it, _ in _COMPILED)])
+def test_no_line_takes_more_than_linear_time(pattern: re.Pattern[str]) -> None:
+    assert not _unbounded(_parser.parse(pattern.pattern), is_last=True)
+    assert _unbounded(_parser.parse("a(.*)b"), is_last=True)
+
+
+def test_an_endless_log_is_kept_in_bounded_memory() -> None:
+    status = "Running: {} reqs, Waiting: 2 reqs, GPU KV cache usage: 9.5%, Preemptions: 1,"
+    lines = (
+        line
+        for number in range(30_000)
+        for line in (status.format(number), f"max_num_seqs ({number}) exceeds available Mamba ")
+    )
+    log = read_lines(chain(write_log(QWEN), lines, write_log(QWEN)[5:6] * 5_000))
+    assert max(map(len, log.facts.values())) <= 4_096
+    assert log.facts["running"] == ["29999"]
+    assert log.facts["preemptions"] == ["30000"]
+    assert len(log.troubles) <= 64
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "folder", "pipe"])
+def test_what_is_no_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    code, _, error = _run("--log", str(tmp_path / name))
+    assert code == 2
     assert error.count("\n") == 1

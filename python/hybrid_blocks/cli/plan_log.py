@@ -1,12 +1,13 @@
 """``hybrid-blocks plan --log FILE``."""
 
 import codecs
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import typer
@@ -23,6 +24,8 @@ from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.tables import render
 from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.units import gib, parse_memory, parse_tokens
+
+_BETWEEN_RETURNS: Final = re.compile(r"[^\r]+")
 
 
 def plan_of_log(
@@ -85,11 +88,12 @@ def _read(file: Path) -> Logged:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    is_piped = file == STDOUT
-    pieces = iter(partial(sys.stdin.buffer.read1, PIECE_BYTES), b"") if is_piped else unpack(file)
+    stdin: Any = sys.stdin.buffer
+    pieces = iter(partial(stdin.read1, PIECE_BYTES), b"") if file == STDOUT else unpack(file)
     for _, line in numbered_lines(_in_utf_8(pieces), file):
         # A bar of progress returns to the beginning of its line.
-        yield from line.decode(errors="replace").split("\r")
+        for part in _BETWEEN_RETURNS.finditer(line.decode(errors="replace")):
+            yield part[0]
 
 
 def _in_utf_8(pieces: Iterator[bytes]) -> Iterator[bytes]:

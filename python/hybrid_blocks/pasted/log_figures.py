@@ -27,17 +27,23 @@ _OTHERS: Final[tuple[tuple[str, Any], ...]] = (
     *(("max_num_batched_tokens", tokens) for tokens in (2048, 4096, 8192, 16384)),
     *(("num_speculative_tokens", tokens) for tokens in range(9)),
     *(("tp", ranks) for ranks in (1, 2, 4, 8)),
+    *(("mamba_ssm_dtype", name) for name in ("bfloat16", "float16", "float32")),
 )
 """Options that a log may not tell, one of which may explain its figures."""
 
+_FLAGS: Final = {
+    "mamba_ssm_dtype": "--mamba-ssm-cache-dtype {}",
+    "in_flight_batches": "--in-flight-batches {} (1 as without --async-scheduling, 2 as with it)",
+}
+
 
 def tokens_of_requests(plan: VllmPlan) -> int:
-    """Return the capacity that vLLM logs since 0.22: groups that do not grow count once."""
+    """Return the capacity that vLLM logs since 0.20.1: groups that do not grow count once."""
     return int(plan.max_concurrency * plan.max_model_len)
 
 
 def tokens_of_blocks(plan: VllmPlan) -> int:
-    """Return the capacity that vLLM logged before 0.22: as if all groups grew."""
+    """Return the capacity that vLLM logged before 0.20.1: as if all groups grew."""
     smallest = min(group.spec.block_tokens for group in plan.groups)
     return plan.num_blocks // len(plan.groups) * smallest
 
@@ -77,6 +83,14 @@ def memory_of(log: Logged) -> float | None:
     return None
 
 
+def _gib(log: Logged, plan: VllmPlan) -> float | None:
+    """GiB as logged; a start that fails logs what is left beside the null block."""
+    gib, usable = memory_of(log), log.numbers("usable")
+    if gib is None and usable:
+        return min(usable) + plan.block_bytes / _GIB
+    return gib
+
+
 def compare_figures(
     log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf
 ) -> Figures:
@@ -91,7 +105,7 @@ def compare_figures(
     plan = _planned(log, model, deployment, tokens_of)
     figures = tuple(_figures(log, plan, tokens_of))
     agree = all(figure.agrees for figure in figures)
-    gib = memory_of(log)
+    gib = _gib(log, plan)
     least = plan.num_blocks * plan.block_bytes
     most = least + plan.block_bytes - 1
     return Figures(
@@ -105,7 +119,8 @@ def compare_figures(
 def _planned(log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf) -> VllmPlan:
     """Return the plan of the fewest blocks that hold the tokens, within the logged memory."""
     probe = plan_vllm(model, _ROOM, deployment)
-    tokens, blocks, gib = log.last("tokens"), log.last("blocks"), memory_of(log)
+    blocks, gib = log.last("blocks"), _gib(log, probe)
+    tokens, longest = log.last("tokens"), log.last("longest")
     least, most = 1, _MOST_BLOCKS
     if blocks is not None:
         least = most = int(blocks)
@@ -118,13 +133,14 @@ def _planned(log: Logged, model: Model, deployment: Deployment, tokens_of: Token
             "the log does not say how much memory the cache has: paste its line 'Available KV "
             f"cache memory' or 'KV cache size', or give --memory{troubles}"
         )
-    if tokens is None:
+    if tokens is None and longest is None:
         middle = least if gib is None else max(int(gib * _GIB) // probe.block_bytes, 1)
         return _of_blocks(probe, middle)
-    wanted = int(tokens.replace(",", ""))
+    reach = tokens_of if tokens is not None else VllmPlan.longest
+    wanted = int((tokens or longest or "0").replace(",", ""))
     while least < most:
         middle = (least + most) // 2
-        enough = tokens_of(_of_blocks(probe, middle)) >= wanted
+        enough = reach(_of_blocks(probe, middle)) >= wanted
         least, most = (least, middle) if enough else (middle + 1, most)
     return _of_blocks(probe, least)
 
@@ -153,6 +169,17 @@ def _figures(log: Logged, plan: VllmPlan, tokens_of: TokensOf) -> Iterator[Figur
         logged=concurrency and f"{float(concurrency):.2f}x",
         planned=f"{plan.max_concurrency:.2f}x",
     )
+    if (needed := log.last("needed")) is not None:
+        blocks_of_one = plan.blocks_per_request(plan.max_model_len)
+        yield Figure(
+            name="GiB that a request needs",
+            logged=f"{float(needed):.2f}",
+            planned=f"{blocks_of_one * plan.block_bytes / _GIB:.2f}",
+        )
+    if (longest := log.last("longest")) is not None:
+        yield Figure(
+            name="longest that fits", logged=f"{int(longest):,}", planned=f"{plan.longest():,}"
+        )
     padding = log.last("padding")
     state = next((group.spec for group in plan.groups if group.spec.kind == "mamba"), None)
     if padding is not None:
@@ -176,7 +203,7 @@ def _explanation(
         with suppress(PlanError):
             other = msgspec.structs.replace(deployment, **{option: value})
             if _agree(log, model, other, tokens_of):
-                return f"--{option.replace('_', '-')} {value}"
+                return _FLAGS.get(option, f"--{option.replace('_', '-')} {{}}").format(value)
     for count, release in _COUNTS.items():
         if count is not tokens_of and _agree(log, model, deployment, count):
             return f"what vLLM {release} logs"
@@ -188,4 +215,4 @@ def _agree(log: Logged, model: Model, deployment: Deployment, tokens_of: TokensO
     return all(figure.agrees for figure in _figures(log, plan, tokens_of))
 
 
-_COUNTS: Final = {tokens_of_blocks: "before 0.22", tokens_of_requests: "since 0.22"}
+_COUNTS: Final = {tokens_of_blocks: "before 0.20.1", tokens_of_requests: "since 0.20.1"}

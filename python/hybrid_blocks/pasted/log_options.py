@@ -10,7 +10,8 @@ from hybrid_blocks.pasted.log_lines import Logged
 from hybrid_blocks.pasted.options import Option, recorded
 
 _KEY: Final = re.compile(r"'(\w+)': ")
-_SCALAR: Final = re.compile(r"'(?:[^'\\]|\\.)*'|\"[^\"]*\"|-?[\d.]+(?:e-?\d+)?|True|False|None")
+_QUOTED: Final = re.compile(r"'(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\"")
+_MOST_DIGITS: Final = 20
 _ENGINE: Final = {
     "dtype": "dtype",
     "max_seq_len": "max_model_len",
@@ -74,9 +75,11 @@ def _end_of_value(text: str, start: int) -> int:
     """Index behind a value: of its closing bracket, or of the comma that follows it."""
     depth, index = 0, start
     while index < len(text):
-        scalar = _SCALAR.match(text, index)
-        if scalar and text[index] in "'\"":
-            index = scalar.end()
+        if text[index] in "'\"":
+            quoted = _QUOTED.match(text, index)
+            if quoted is None:
+                return len(text)
+            index = quoted.end()
             continue
         if text[index] in _CLOSING:
             depth += 1
@@ -111,4 +114,4 @@ def _plain(text: str) -> Any:
     named = {"True": True, "False": False, "None": None}
     if text in named:
         return named[text]
-    return int(text) if text.isdecimal() else text
+    return int(text) if text.isdecimal() and len(text) < _MOST_DIGITS else text

@@ -21,7 +21,7 @@ from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report import Plan, Report, make_report
 from hybrid_blocks.plan.report.verdict import typical_lengths
 
-_COUNTS_REQUESTS: Final = (0, 22)
+_COUNTS_REQUESTS: Final = (0, 20, 1, True)
 _BATCHES_IN_FLIGHT: Final = (0, 26)
 _ASSUMED: Final = "is assumed, as vLLM does"
 
@@ -127,10 +127,13 @@ def _deployment(
     return model, msgspec.structs.replace(deployment, **given)
 
 
-def _release(version: str | None) -> tuple[int, int] | None:
-    match = re.match(r"(\d+)\.(\d+)", version or "")
+def _release(version: str | None) -> tuple[int, int, int, bool] | None:
+    """Return the numbers of a release, and whether it is one: candidates come before it."""
+    match = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(rc|a|b|\.dev)?", version or "")
     # Builds of a branch call themselves 0.1.
-    return (int(match[1]), int(match[2])) if match and match[0] != "0.1" else None
+    if match is None or (match[1], match[2]) == ("0", "1"):
+        return None
+    return int(match[1]), int(match[2]), int(match[3] or 0), match[4] is None
 
 
 def _running(log: Logged) -> Running | None:

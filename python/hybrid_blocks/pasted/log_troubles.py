@@ -5,11 +5,11 @@ from typing import Final
 
 _TROUBLES: Final = (
     (
-        r"max_num_seqs \((\d+)\) exceeds available Mamba cache blocks \((\d+)\)",
+        r"max_num_seqs \((\d{1,12})\) exceeds available Mamba cache blocks \((\d{1,12})\)",
         "the engine did not start: --max-num-seqs {1} or less, or more memory",
     ),
     (
-        r"To serve at least one request with the model\S* max seq len \((\d+)\)",
+        r"To serve at least one request with the model\S{0,9} max seq len \((\d{1,12})\)",
         "the engine did not start: the cache does not hold one request of {0} tokens",
     ),
     (
@@ -34,24 +34,24 @@ _TROUBLES: Final = (
         "no prompt is found again: prefix caching is off",
     ),
     (
-        r"Add (\d+) padding layers, may waste at most ([\d.]+)%",
+        r"Add (\d{1,12}) padding layers, may waste at most (\d{1,12}(?:\.\d{1,12})?)%",
         "{0} empty layers take up to {1} % of the memory; level natural has none",
     ),
     (
-        r"Setting attention block size to (\d+) tokens to ensure that attention page size is >= "
-        r"mamba",
+        r"Setting attention block size to (\d{1,12}) tokens to ensure that attention page size is "
+        r">= mamba",
         "prompts below {0} tokens are never found again; level natural has no such bound",
     ),
     (
-        r"Preemptions: \d+",
+        r"Preemptions: \d{1,12}",
         "requests were preempted: the memory is too small for what ran",
     ),
     (
-        r"hybrid_blocks runs at level (\w+), not (\w+): (.+?)\. ",
+        r"hybrid_blocks runs at level (\w{1,9}), not (\w{1,9}): (.{1,400}?)\. ",
         "level {0} instead of {1}: {2}",
     ),
     (
-        r"hybrid_blocks: level manager, as level natural is refused: (.+)",
+        r"hybrid_blocks: level manager, as level natural is refused: (.{1,400})",
         "level manager instead of natural: {0}",
     ),
     (
