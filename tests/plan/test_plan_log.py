@@ -491,6 +491,65 @@ def test_blocks_are_read_from_the_line_of_metrics() -> None:
     assert _planned(_started("Qwen/Qwen3.6-27B", 65_536, line))["blocks"] == ("700", "700")
 
 
+def _in_two_stages(*gib: float, names: tuple[str, ...] = ("", "")) -> list[str]:
+    drafts = "SpeculativeConfig(method='mtp', model='Qwen/Qwen3.5-27B', num_spec_tokens=3)"
+    lines = [
+        line.replace("pipeline_parallel_size=1", "pipeline_parallel_size=2").replace(
+            "speculative_config=None", f"speculative_config={drafts}"
+        )
+        for line in _started("Qwen/Qwen3.5-27B", 65_536)
+    ]
+    memory = zip(names, gib, strict=True)
+    return [*lines, *(f"{name}Available KV cache memory: {each} GiB" for name, each in memory)]
+
+
+NAMED = "(Worker_PP0_TP0 pid=7) ", "(Worker_PP1_TP0 pid=8) "
+TOKENS = "GPU KV cache size: {:,} tokens, Maximum concurrency for 65,536 tokens per request: {}x"
+
+
+@pytest.mark.parametrize("names", [("", ""), NAMED], ids=["by order", "by name"])
+def test_the_stage_with_the_fewest_blocks_decides(names: tuple[str, str]) -> None:
+    figures = _planned(_in_two_stages(6.0, 12.0, names=names))
+    found = [figures[name][1] for name in ("blocks", "tokens", "concurrency")]
+    assert found == ["245", "165,529", "2.53x"]
+    if names == NAMED:
+        turned = _planned(_in_two_stages(12.0, 6.0, names=names[::-1]))
+        assert turned == figures
+
+
+def test_stages_without_a_name_may_log_in_any_order() -> None:
+    lines = [*_in_two_stages(12.0, 6.0), TOKENS.format(165_529, 2.53)]
+    assert report_log(read_lines(lines), None, {}).figures.agree
+    named = [*_in_two_stages(12.0, 6.0, names=NAMED), TOKENS.format(165_529, 2.53)]
+    assert not report_log(read_lines(named), None, {}).figures.agree
+
+
+def test_memory_that_was_given_is_that_of_all_stages() -> None:
+    log = read_lines(_in_two_stages(6.0, 12.0, names=NAMED))
+    figures = {it.name: it.planned for it in report_log(log, None, {}, 12 << 30).figures.figures}
+    assert figures["blocks"] == "436"
+
+
+def test_engines_with_parallel_data_have_figures_of_their_own() -> None:
+    model, deployment = load_model("Qwen3.6-27B"), Deployment(max_model_len=65_536)
+    lines = _started("Qwen/Qwen3.6-27B", 65_536)
+    plans = [plan_vllm(model, int(gib * 2**30), deployment) for gib in (24.0, 23.2)]
+    for number, (gib, plan) in enumerate(zip((24.0, 23.2), plans, strict=True)):
+        lines += [
+            f"(Worker_DP{number} pid=1{number}) INFO Available KV cache memory: {gib} GiB",
+            f"(EngineCore_DP{number} pid=2{number}) INFO "
+            + TOKENS.format(plan.tokens, f"{plan.max_concurrency:.2f}"),
+        ]
+    for order in (lines, lines[:3] + lines[3::2] + lines[4::2], lines[::-1]):
+        report = report_log(read_lines(order), None, {})
+        figures = {figure.name: figure for figure in report.figures.figures}
+        assert report.figures.agree
+        for number, plan in enumerate(plans):
+            assert figures[f"tokens, engine {number}"].logged == f"{plan.tokens:,}"
+            assert figures[f"blocks, engine {number}"].planned == f"{plan.num_blocks:,}"
+        assert report.figures.memory_bytes == pytest.approx(23.2 * 2**30, rel=1e-4)
+
+
 # What is no log
 
 

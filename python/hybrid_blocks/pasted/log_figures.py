@@ -1,7 +1,8 @@
 """A log's figures next to those that the planner expects of the same memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import permutations
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +16,7 @@ _GIB: Final = 2**30
 _HALF_A_DIGIT: Final = 0.005
 _MOST_BLOCKS: Final = 2**31
 _ROOM: Final = 2**50
+_MOST_ORDERED_STAGES: Final = 4
 TokensOf = Callable[[VllmPlan], int]
 
 _OTHERS: Final[tuple[tuple[str, Any], ...]] = (
@@ -75,6 +77,21 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         return all(figure.agrees for figure in self.figures)
 
 
+def of_engines(engines: Sequence[tuple[int, Figures]]) -> Figures:
+    """Return the figures of several engines with parallel data, each by its own memory."""
+    explanations = (figures.explanation for _, figures in engines)
+    return Figures(
+        memory_bytes=min(figures.memory_bytes for _, figures in engines),
+        is_memory_logged=all(figures.is_memory_logged for _, figures in engines),
+        figures=tuple(
+            msgspec.structs.replace(figure, name=f"{figure.name}, engine {number}")
+            for number, figures in engines
+            for figure in figures.figures
+        ),
+        explanation=next(filter(None, explanations), None),
+    )
+
+
 def memory_of(log: Logged) -> float | None:
     """GiB of free memory as logged: that of the worker that has least, which all take."""
     for fact in ("memory", "reserved", "in_use"):
@@ -119,23 +136,55 @@ def compare_figures(
 def _planned(log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf) -> VllmPlan:
     """Return the plan of the fewest blocks that hold the tokens, within the logged memory."""
     probe = plan_vllm(model, _ROOM, deployment)
+    plans = [_within(log, probe, blocks, tokens_of) for blocks in _ranges_of_blocks(log, probe)]
+    agreeing = (plan for plan in plans if _is_logged(log, plan, tokens_of))
+    return next(agreeing, plans[0])
+
+
+def _ranges_of_blocks(log: Logged, probe: VllmPlan) -> Iterator[tuple[int, int, int]]:
+    """Yield the blocks that the logged memory holds: the fewest, as it is written, and the most.
+
+    vLLM takes what the stage with the fewest has. Without the names of their processes, any of the
+    logged values may be that of any stage.
+    """
     blocks, gib = log.last("blocks"), _gib(log, probe)
-    tokens, longest = log.last("tokens"), log.last("longest")
-    least, most = 1, _MOST_BLOCKS
     if blocks is not None:
-        least = most = int(blocks)
-    elif gib is not None:
-        least = max(int((gib - _HALF_A_DIGIT) * _GIB) // probe.block_bytes, 1)
-        most = max(int((gib + _HALF_A_DIGIT) * _GIB) // probe.block_bytes, least)
-    elif tokens is None:
+        yield int(blocks), int(blocks), int(blocks)
+    elif gib is None and log.last("tokens") is None:
         troubles = "".join(f"; {words}: {advice}" for words, advice in log.troubles)
         raise PlanError(
             "the log does not say how much memory the cache has: paste its line 'Available KV "
             f"cache memory' or 'KV cache size', or give --memory{troubles}"
         )
+    elif gib is None:
+        yield 1, 1, _MOST_BLOCKS
+    else:
+        for of_stages in _memory_of_stages(log, len(probe.stage_block_bytes), gib):
+            held = list(zip(of_stages, probe.stage_block_bytes, strict=True))
+            least, written, most = (
+                max(min(int((gib + change) * _GIB) // size for gib, size in held), 1)
+                for change in (-_HALF_A_DIGIT, 0, _HALF_A_DIGIT)
+            )
+            yield least, written, most
+
+
+def _memory_of_stages(log: Logged, pp: int, least: float) -> Iterator[tuple[float, ...]]:
+    named = [log.numbers(f"memory of stage {stage}") for stage in range(pp)]
+    if pp > 1 and all(named):
+        yield tuple(map(min, named))
+    elif 1 < pp == len(log.numbers("memory")) <= _MOST_ORDERED_STAGES:
+        yield from permutations(log.numbers("memory"))
+    else:
+        yield (least,) * pp
+
+
+def _within(
+    log: Logged, probe: VllmPlan, blocks: tuple[int, int, int], tokens_of: TokensOf
+) -> VllmPlan:
+    least, written, most = blocks
+    tokens, longest = log.last("tokens"), log.last("longest")
     if tokens is None and longest is None:
-        middle = least if gib is None else max(int(gib * _GIB) // probe.block_bytes, 1)
-        return _of_blocks(probe, middle)
+        return _of_blocks(probe, written)
     reach = tokens_of if tokens is not None else VllmPlan.longest
     wanted = int((tokens or longest or "0").replace(",", ""))
     while least < most:
@@ -211,7 +260,10 @@ def _explanation(
 
 
 def _agree(log: Logged, model: Model, deployment: Deployment, tokens_of: TokensOf) -> bool:
-    plan = _planned(log, model, deployment, tokens_of)
+    return _is_logged(log, _planned(log, model, deployment, tokens_of), tokens_of)
+
+
+def _is_logged(log: Logged, plan: VllmPlan, tokens_of: TokensOf) -> bool:
     return all(figure.agrees for figure in _figures(log, plan, tokens_of))
 
 

@@ -25,6 +25,13 @@ _MOST_VALUES: Final = 4096
 """Values of a fact that are kept; an engine has fewer workers."""
 _MOST_TROUBLES: Final = 64
 
+_PROCESS: Final = re.compile(
+    r"\((?:EngineCore|Worker)(?:_DP(?P<engine>\d{1,5}))?(?:_PP(?P<stage>\d{1,5}))?[_\w]{0,40} pid="
+)
+"""The process that logs a line, of several engines with parallel data, and of pipeline stages."""
+_NAMES: Final = 200
+"""Characters of a line in which the name of its process stands."""
+
 _N: Final = r"\d{1,12}"
 _NUMBER: Final = r"\d{1,12}(?:\.\d{1,12})?"
 _THOUSANDS: Final = r"\d{1,3}(?:,\d{3}){0,3}|\d{1,12}"
@@ -94,9 +101,13 @@ _MOST_OF: Final = frozenset({"running", "waiting", "usage"})
 
 
 class Logged(msgspec.Struct, frozen=True, kw_only=True):
-    """A log: values of each fact in order of the lines, and how many lines there are."""
+    """A log: values of each fact in order of the lines, and how many lines there are.
+
+    ``engines`` are the numbers of several engines with parallel data, each with its own facts.
+    """
 
     facts: dict[str, list[str]]
+    engines: tuple[tuple[int, dict[str, list[str]]], ...]
     troubles: tuple[tuple[str, str], ...]
     num_lines: int
     num_read: int
@@ -109,6 +120,23 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
         """Return what the log says last, None if nothing."""
         return next(reversed(self.facts.get(fact, ())), None)
 
+    def of_engines(self) -> "list[tuple[int, Logged]]":
+        """Return the log of each of several engines, with what they have in common."""
+        own = {fact for _, facts in self.engines for fact in facts}
+        common = {fact: values for fact, values in self.facts.items() if fact not in own}
+        return [
+            (number, msgspec.structs.replace(self, facts=common | facts, engines=()))
+            for number, facts in self.engines
+        ]
+
+    def with_memory(self, memory_bytes: int) -> "Logged":
+        """Return the log of engines that have this memory on each card."""
+        kept = {
+            fact: values for fact, values in self.facts.items() if not fact.startswith("memory of")
+        }
+        memory = {"memory": [str(memory_bytes / 2**30)]}
+        return msgspec.structs.replace(self, facts=kept | memory, engines=())
+
     def numbers(self, fact: str) -> list[float]:
         """Return all values of a fact as numbers."""
         return [float(text.replace(",", "")) for text in self.facts.get(fact, ())]
@@ -119,11 +147,20 @@ class _Start:
 
     def __init__(self) -> None:
         self.facts: dict[str, list[str]] = {}
+        self.engines: dict[int, dict[str, list[str]]] = {}
         self.troubles: dict[tuple[str, str], None] = {}
 
-    def take(self, found: dict[str, str], told: tuple[str, str] | None) -> None:
+    def take(self, line: str, found: dict[str, str], told: tuple[str, str] | None) -> None:
+        self._keep(self.facts, found)
+        process = _PROCESS.search(line, 0, _NAMES) if found else None
+        if process is not None and process["engine"] and len(self.engines) < _MOST_VALUES:
+            self._keep(self.engines.setdefault(int(process["engine"]), {}), found)
+        if told is not None and len(self.troubles) < _MOST_TROUBLES:
+            self.troubles[told] = None
+
+    def _keep(self, facts: dict[str, list[str]], found: dict[str, str]) -> None:
         for fact, text in found.items():
-            values = self.facts.setdefault(fact, [])
+            values = facts.setdefault(fact, [])
             if fact in _MOST_OF and values:
                 values[0] = max(values[0], text, key=float)
             elif fact == "preemptions" and values:
@@ -132,8 +169,12 @@ class _Start:
                 values[-1:] = [text]
             else:
                 values.append(text)
-        if told is not None and len(self.troubles) < _MOST_TROUBLES:
-            self.troubles[told] = None
+
+    def reverse(self) -> None:
+        """Put the facts in the order in which they were logged."""
+        for facts in (self.facts, *self.engines.values()):
+            for values in facts.values():
+                values.reverse()
 
     def has(self, facts: frozenset[str]) -> bool:
         return not facts.isdisjoint(self.facts)
@@ -150,25 +191,24 @@ class _Starts:
         self._before, self._now, self._first = _Start(), _Start(), _Start()
         self._is_newest_first = self._is_first_over = False
 
-    def take(self, found: dict[str, str], told: tuple[str, str] | None) -> None:
+    def take(self, line: str, found: dict[str, str], told: tuple[str, str] | None) -> None:
         begins, ends = (not facts.isdisjoint(found) for facts in (_BEGINS, _ENDS))
         if begins and self._now.has(_ENDS):
             self._before, self._now = self._now, _Start()
-        self._now.take(found, told)
+        self._now.take(line, found, told)
         if ends and self._first.has(_BEGINS):
             self._is_first_over = True
         is_behind_figures = self._first.has(_LATER) and "memory" not in self._first.facts
         if "memory" in found and is_behind_figures and not self._first.has(_BEGINS):
             self._is_newest_first = True
         if not self._is_first_over:
-            self._first.take(found, told)
+            self._first.take(line, found, told)
 
     def newest(self) -> _Start:
         has_figures_first = self._first.has(_ENDS) and self._first.has(_BEGINS)
         if has_figures_first and (self._is_newest_first or not self._now.has(_ENDS)):
             if self._is_newest_first:
-                for values in self._first.facts.values():
-                    values.reverse()
+                self._first.reverse()
             return self._first
         return self._now if self._now.has(_ENDS) or not self._before.facts else self._before
 
@@ -183,11 +223,17 @@ def read_lines(lines: Iterable[str]) -> Logged:
             continue
         found, told = dict(_facts(line)), trouble(line)
         if found or told is not None:
-            starts.take(found, told)
+            starts.take(line, found, told)
             num_read += 1
     newest = starts.newest()
-    troubles = tuple(newest.troubles)
-    return Logged(facts=newest.facts, troubles=troubles, num_lines=num_lines, num_read=num_read)
+    engines = [it for it in sorted(newest.engines.items()) if not _ENDS.isdisjoint(it[1])]
+    return Logged(
+        facts=newest.facts,
+        engines=tuple(engines) if len(engines) > 1 else (),
+        troubles=tuple(newest.troubles),
+        num_lines=num_lines,
+        num_read=num_read,
+    )
 
 
 def _whole(lines: Iterable[str]) -> Iterator[str]:
@@ -198,4 +244,8 @@ def _whole(lines: Iterable[str]) -> Iterator[str]:
 def _facts(line: str) -> Iterator[tuple[str, str]]:
     for pattern in PATTERNS.values():
         if match := pattern.search(line):
-            yield from ((name, text) for name, text in match.groupdict().items() if text)
+            for name, text in match.groupdict().items():
+                if text:
+                    yield name, text
+                if name == "memory" and (process := _PROCESS.search(line, 0, _NAMES)):
+                    yield f"memory of stage {int(process['stage'] or 0)}", text

@@ -12,6 +12,7 @@ from hybrid_blocks.pasted.command import of_options
 from hybrid_blocks.pasted.log_figures import (
     Figures,
     compare_figures,
+    of_engines,
     tokens_of_blocks,
     tokens_of_requests,
 )
@@ -76,17 +77,22 @@ def report_log(
     version = log.first("version")
     model, deployment = _deployment(log, source, version, given)
     if memory_bytes is not None:
-        facts = {**log.facts, "memory": [str(memory_bytes / 2**30)]}
-        log = msgspec.structs.replace(log, facts=facts)
+        log = log.with_memory(memory_bytes)
+    engines = [
+        (number, _figures(of_engine, model, deployment, version))
+        for number, of_engine in log.of_engines()
+    ]
+    figures = of_engines(engines) if engines else _figures(log, model, deployment, version)
+    return _report(log, model, deployment, figures)
+
+
+def _figures(log: Logged, model: Model, deployment: Deployment, version: str | None) -> Figures:
     if natural.is_logged(log):
-        figures = natural.compare(log, model, deployment)
-        return _report(log, model, deployment, figures)
+        return natural.compare(log, model, deployment)
     release = _release(version)
     is_old = release is not None and release < _COUNTS_REQUESTS
-    figures = compare_figures(
-        log, model, deployment, tokens_of_blocks if is_old else tokens_of_requests
-    )
-    return _report(log, model, deployment, figures)
+    tokens_of = tokens_of_blocks if is_old else tokens_of_requests
+    return compare_figures(log, model, deployment, tokens_of)
 
 
 def _report(log: Logged, model: Model, deployment: Deployment, figures: Figures) -> LogReport:

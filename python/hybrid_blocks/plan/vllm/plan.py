@@ -20,14 +20,15 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``groups`` are those of the whole model; ``widest_stage`` what the pipeline stage with the
     widest block holds of them. ``block_tokens`` is the attention block, ``block_bytes`` what one
-    block of the pool takes on that stage. ``decode_tokens`` are scheduled for each request in a
-    decode step, ``in_flight_tokens`` at most for all requests together.
+    block of the pool takes on that stage, and ``stage_block_bytes`` on each. ``decode_tokens`` are
+    scheduled for each request in a decode step, ``in_flight_tokens`` at most for all together.
     """
 
     groups: tuple[VllmGroup, ...]
     widest_stage: tuple[VllmGroup, ...]
     block_tokens: int
     block_bytes: int
+    stage_block_bytes: tuple[int, ...]
     num_blocks: int
     memory_bytes: int
     max_model_len: int
@@ -162,6 +163,7 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
         widest_stage=widest,
         block_tokens=block_tokens,
         block_bytes=block_bytes,
+        stage_block_bytes=tuple(map(_block_bytes, held)),
         num_blocks=num_blocks,
         memory_bytes=memory_bytes,
         max_model_len=length,
