@@ -7,11 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.pasted import log_natural as natural
 from hybrid_blocks.pasted.command import of_options
 from hybrid_blocks.pasted.log_figures import (
     Figures,
     compare_figures,
+    compare_natural,
+    is_natural,
     of_engines,
     tokens_of_blocks,
     tokens_of_requests,
@@ -87,8 +88,8 @@ def report_log(
 
 
 def _figures(log: Logged, model: Model, deployment: Deployment, version: str | None) -> Figures:
-    if natural.is_logged(log):
-        return natural.compare(log, model, deployment)
+    if is_natural(log):
+        return compare_natural(log, model, deployment)
     release = _release(version)
     is_old = release is not None and release < _COUNTS_REQUESTS
     tokens_of = tokens_of_blocks if is_old else tokens_of_requests
