@@ -62,6 +62,10 @@ def main() -> None:
             continue
         start = time.monotonic()
         row = {"config": fields, **in_child(partial(registry_oracle.say, fields), causes)}
+        if name in registry_configs.HEADS:
+            whole = registry_configs.with_head(name, fields)
+            say = partial(registry_oracle.say, whole, head=True)
+            row["head"] = {"config": whole, **in_child(say, causes)}
         recorded[name] = row
         seconds = time.monotonic() - start
         line = row["error"] if "error" in row else f"{len(row['layers'])} layers"

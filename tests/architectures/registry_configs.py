@@ -41,3 +41,38 @@ def rows() -> dict[str, Fields]:
 def model_types() -> set[str]:
     """Return the type of every configuration."""
     return {str(fields["model_type"]) for fields in rows().values()}
+
+
+HEADS = (
+    *("BailingMoeV2_5ForCausalLM", "BailingMoeV3ForCausalLM"),
+    *("BailingMoeV3VLForConditionalGeneration", "DeepseekV32ForCausalLM", "DeepseekV3ForCausalLM"),
+    *("Ernie4_5_MoeForCausalLM", "ExaoneMoeForCausalLM", "Glm4MoeForCausalLM"),
+    *("Glm4MoeLiteForCausalLM", "GlmMoeDsaForCausalLM", "GlmOcrForConditionalGeneration"),
+    *("KimiK3ForConditionalGeneration", "LongcatFlashForCausalLM", "LongcatFlashNgramForCausalLM"),
+    *("MiMoForCausalLM", "MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "MiMoV2OmniForCausalLM"),
+    *("NemotronHForCausalLM", "NemotronH_Omni_Reasoning_V3", "NemotronH_Super_Omni_Reasoning_V3"),
+    *("PanguUltraMoEForCausalLM", "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM"),
+    *("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+    *("Qwen3_5MoeForConditionalGeneration", "Qwen4ExpForCausalLM"),
+    *("Qwen4ExpForConditionalGeneration", "Step3p5ForCausalLM", "Step3p7ForConditionalGeneration"),
+)
+"""Architectures whose head for multi-token prediction vLLM builds."""
+
+_OWN = ("Step3p5ForCausalLM", "Step3p7ForConditionalGeneration")
+"""The class itself has a head."""
+
+_IN_SECTION = ("GlmOcrForConditionalGeneration", "KimiK3ForConditionalGeneration")
+"""The decoder's class stands within another, and the configuration names no field of it."""
+
+
+def with_head(name: str, fields: Fields) -> Fields:
+    """Return a configuration with a head of one layer, where its class has none by itself."""
+    if name in _OWN:
+        return fields
+    head: Fields = {"num_nextn_predict_layers": 1}
+    if name.startswith("NemotronH"):
+        head["mtp_hybrid_override_pattern"] = "*E"
+    named = [section for section in ("text_config", "llm_config") if section in fields]
+    sections = ["text_config"] if name in _IN_SECTION else named
+    within = {section: {**fields.get(section, {}), **head} for section in sections}
+    return {**fields, **head, **within}

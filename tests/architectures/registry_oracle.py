@@ -72,8 +72,11 @@ def inspect_in_this_process() -> list[str]:
     return causes
 
 
-def specs(folder: Path, backend: str | None) -> dict[str, Any]:
-    """Return the specs of all layers of the model whose ``config.json`` lies in ``folder``."""
+def specs(folder: Path, backend: str | None, *, head: bool) -> dict[str, Any]:
+    """Return the specs of all layers of the model whose ``config.json`` lies in ``folder``.
+
+    With ``head`` they are those of its head for multi-token prediction alone.
+    """
     from vllm.config import set_current_vllm_config  # noqa: PLC0415 - after `fake_gpu.pose`
     from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
     from vllm.model_executor.model_loader.utils import initialize_model  # noqa: PLC0415
@@ -87,6 +90,7 @@ def specs(folder: Path, backend: str | None) -> dict[str, Any]:
         language_model_only=True,
         config_format="hf",
         attention_backend=backend,  # type: ignore[arg-type]
+        speculative_config={"method": "mtp", "num_speculative_tokens": 1} if head else None,
     )
     with fake_gpu.no_device():
         config = arguments.create_engine_config()
@@ -96,6 +100,12 @@ def specs(folder: Path, backend: str | None) -> dict[str, Any]:
             initialize_model(config)
             fake_gpu.Hopper.update_block_size_for_backend(config)
             layers = get_kv_cache_spec(config)
+            if config.speculative_config is not None:
+                draft = config.speculative_config.draft_model_config
+                initialize_model(vllm_config=config, model_config=draft)
+                both = get_kv_cache_spec(config)
+                of_head = {name: spec for name, spec in both.items() if name not in layers}
+                return {"class": draft.architectures[0], **_described(of_head)}
     if not layers:
         raise RuntimeError("no layer keeps a cache")
     return {
@@ -115,9 +125,12 @@ def _described(layers: dict[str, Any]) -> dict[str, Any]:
         fields = _fields(spec)
         if fields not in specs:
             specs.append(fields)
-        depth = next((int(part) for part in name.split(".") if part.isdigit()), None)
-        places.append((depth, specs.index(fields)))
+        places.append((_depth(name), specs.index(fields)))
     return {"specs": specs, "layers": places}
+
+
+def _depth(name: str) -> int | None:
+    return next((int(part) for part in name.split(".") if part.isdigit()), None)
 
 
 def _fields(spec: Any) -> dict[str, Any]:
@@ -138,19 +151,19 @@ def _dtype(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def say(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return what vLLM says of the model with these fields of ``config.json``."""
+def say(fields: dict[str, Any], *, head: bool = False) -> dict[str, Any]:
+    """Return what vLLM says of the model with these fields of ``config.json``, or of its head."""
     register(fields)
     backend = BACKENDS.get(fields["architectures"][0])
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(fields))
         try:
-            return specs(Path(folder), backend)
+            return specs(Path(folder), backend, head=head)
         except (NotImplementedError, ValueError) as error:
             if "Model Runner V1" not in str(error) and "V2 model runner" not in str(error):
                 raise
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
-            return specs(Path(folder), backend)
+            return specs(Path(folder), backend, head=head)
 
 
 def written(fields: Any) -> Any:

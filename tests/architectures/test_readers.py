@@ -175,3 +175,17 @@ def test_sections_without_a_type_have_the_defaults_of_their_classes() -> None:
     fields: dict[str, object] = {"text_config": {"num_hidden_layers": 3}}
     model = from_config({"model_type": "qwen3_omni_moe", "thinker_config": fields}, "omni")
     assert [layer.depth for layer in model.layers] == [0, 1, 2]
+
+
+HEADS = [name for name, row in RECORDED.items() if "head" in row]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_for_multi_token_prediction_is_read_as_vllm_builds_it(name: str) -> None:
+    head = RECORDED[name]["head"]
+    model = from_config(head["config"], name)
+    rank = Rank(model_dtype=model.dtype, kv_dtype=model.dtype)
+    ours = Counter(_read(layer.cache, rank) for layer in model.draft_layers)
+    assert ours == Counter(_built(layer) for layer in _layers(head))
+    depths = {layer.depth for layer in model.draft_layers}
+    assert depths == set(range(model.num_layers, model.num_layers + len(depths)))

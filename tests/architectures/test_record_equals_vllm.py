@@ -4,12 +4,17 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import registry_configs
+from hybrid_blocks.model import from_config
 
 HERE = Path(__file__).parent
+REFUSED: dict[str, str] = tomllib.loads((HERE / "reasons.toml").read_text())["refused"]
+HEADS = set(registry_configs.HEADS)
 RECORDED: dict[str, dict[str, Any]] = json.loads((HERE / "recorded.json").read_bytes())
 SLICE = ("LlamaForCausalLM", "Gemma3ForCausalLM", "FalconH1ForCausalLM")
 
@@ -58,3 +63,27 @@ def _different(rows: dict[str, Any]) -> list[str]:
 def _said(row: dict[str, Any]) -> dict[str, Any]:
     """What vLLM said: the caches of a model, or that it did not build one."""
     return {key: value for key, value in row.items() if key not in ("written", "error")}
+
+
+def test_heads_are_read_where_vllm_names_a_class_for_them() -> None:
+    answered = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "head_classes.py")],
+        env={**os.environ, "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert answered.returncode == 0, answered.stderr[-2000:]
+    classes: dict[str, str | None] = json.loads(answered.stdout.splitlines()[-1])
+    assert classes.keys() == RECORDED.keys()
+    read = {name: _head(name) for name in RECORDED if name not in REFUSED}
+    assert {name for name, head in read.items() if head} == {
+        name for name in read if classes[name] is not None
+    }
+    assert {name for name, head in read.items() if head} >= HEADS
+
+
+def _head(name: str) -> bool:
+    fields = registry_configs.with_head(name, RECORDED[name]["config"])
+    return bool(from_config(fields, name).draft_layers)

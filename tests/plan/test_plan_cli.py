@@ -149,6 +149,29 @@ def test_windows_hold_the_batches_that_are_in_flight_on_a_gpu(pp: str, batches: 
     assert on_a_cpu["vllm"]["logged_tokens"] > default["vllm"]["logged_tokens"]
 
 
+def test_the_batches_that_vllms_figure_counts_are_named(tmp_path: Path) -> None:
+    """vLLM logged 242,335 tokens for one batch in flight, without asynchronous scheduling."""
+    gemma = {"model_type": "gemma3_text", "hidden_size": 3840, "num_hidden_layers": 48}
+    gemma |= {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256}
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps({"model_type": "gemma3", "text_config": gemma | {"sliding_window": 1024}})
+    )
+    options = (str(config), "--memory", "20GiB", "--max-model-len", "131072")
+    report = _report(*options)
+    assert report["vllm"]["logged_tokens"] == 196_843
+    (note,) = (line for line in report["notes"] if "in flight" in line)
+    assert note == (
+        "vLLM logs 196,843 tokens with 2 batches in flight, whose tokens windows hold, as with "
+        "asynchronous scheduling, its default; without it, 242,335 (--in-flight-batches 1)"
+    )
+    of_one = _report(*options, "--in-flight-batches", "1")
+    assert of_one["vllm"]["logged_tokens"] == 242_335
+    assert not any("in flight" in line for line in of_one["notes"])
+    qwen = _report("Qwen3.5-27B", "--memory", "24GiB")
+    assert not any("in flight" in line for line in qwen["notes"])
+
+
 def test_memory_in_powers_of_ten_is_planned_as_such() -> None:
     report = _report("Qwen3.5-27B", "--memory", "13GB", "--max-model-len", "8k")
     assert report["memory_bytes"] == 13 * 10**9

@@ -7,15 +7,12 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.inputs import read_input
-from hybrid_blocks.model import decoder, described, dtype, quantization, table
+from hybrid_blocks.model import decoder, described, dtype, mtp, quantization, table
 from hybrid_blocks.model.architecture import READERS, qwen, refused
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.layer import (
-    Cache,
-    FullAttention,
     GatedDeltaNet,
-    LatentAttention,
     LatentIndex,
     Mamba2,
 )
@@ -27,7 +24,7 @@ _ON_HOPPER: Final = (
     "sparse latents are planned as on Hopper; kernels of other cards may choose fp8 by themselves "
     "and keep it in another size"
 )
-_HAVE_DRAFT_HEAD: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
+_QUARTER_ROTATED: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
 
 
 STATE_FORMAT_READ: Final = frozenset(
@@ -155,8 +152,8 @@ def from_config(
     config, types = decoder.find(fields, name, with_defaults=verified == "config")
     if (unread := next((known for known in types if known in refused.REASONS), None)) is not None:
         raise PlanError(
-            f"{name}: {unread} is not read: {refused.REASONS[unread]}; describe the layers with "
-            "--layers spec.json"
+            f"{name}: {unread} is not read: {refused.REASONS[unread]}; --layers spec.json plans "
+            "the other layers"
         )
     model_type = next((known for known in types if known in READERS), "")
     if not model_type:
@@ -176,7 +173,7 @@ def from_config(
         convolutions=convolutions,
         num_layers=config.num_layers,
         layers=layers,
-        draft_layers=_draft_layers(config, model_type, layers),
+        draft_layers=mtp.draft_layers(fields, config, layers),
         dtype=_dtype(config),
         kv_cache_dtype=quantization.kv_cache_dtype(fields, name),
         rotary_share=_rotary_share(config, model_type),
@@ -249,30 +246,7 @@ def _rotary_share(config: Config, model_type: str) -> float:
         share = parameters.get("partial_rotary_factor")
     if isinstance(share, int | float) and 0 < share <= 1:
         return float(share)
-    return 0.25 if model_type.startswith(_HAVE_DRAFT_HEAD) else 1.0
-
-
-def _draft_layers(config: Config, model_type: str, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-    """Attention layers of the multi-token-prediction head; they lie behind the last layer."""
-    default = 1 if model_type.startswith(_HAVE_DRAFT_HEAD) else 0
-    count = config.layer_count(
-        "mtp_num_hidden_layers", "num_nextn_predict_layers", "num_mtp_layers", default=default
-    )
-    growing = tuple(
-        layer.cache for layer in layers if isinstance(layer.cache, FullAttention | LatentAttention)
-    )
-    if not growing:
-        return ()
-    # A layer of the head chooses for itself, even where the last layer takes another's choice.
-    index = next((layer.cache for layer in layers if isinstance(layer.cache, LatentIndex)), None)
-    caches: tuple[Cache, ...] = growing[-1:]
-    if index is not None:
-        caches = (msgspec.structs.replace(growing[-1], leads=True), index)
-    return tuple(
-        Layer(config.num_layers + number, cache, draft=True)
-        for number in range(count)
-        for cache in caches
-    )
+    return 0.25 if model_type.startswith(_QUARTER_ROTATED) else 1.0
 
 
 def _unknown(config: Config, model_type: str) -> PlanError:

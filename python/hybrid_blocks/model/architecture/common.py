@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.layer import Cache, FullAttention, LatentAttention, SlidingWindow
@@ -31,6 +33,14 @@ def sliding_window(config: Config, window: int) -> SlidingWindow:
         query_heads=config.any_query_heads,
         window=window,
     )
+
+
+def with_window(cache: SlidingWindow, windows: object, number: int) -> SlidingWindow:
+    """Give a layer its window of a list; without a list, or behind its end, it keeps its own."""
+    listed = windows[number] if isinstance(windows, list) and number < len(windows) else None
+    if not isinstance(listed, int) or listed < 1:
+        return cache
+    return msgspec.structs.replace(cache, window=listed)
 
 
 def latent_attention(config: Config) -> LatentAttention:

@@ -2,16 +2,19 @@
 
 from typing import Final
 
+import msgspec
+
 from hybrid_blocks.model.architecture.common import (
     by_depth,
     choose,
     every,
     full_attention,
     sliding_window,
+    with_window,
 )
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.errors import PlanError
-from hybrid_blocks.model.layer import Cache, ChunkedAttention
+from hybrid_blocks.model.layer import Cache, ChunkedAttention, SlidingWindow
 from hybrid_blocks.model.model import Layer
 
 PLAIN: Final = (
@@ -155,7 +158,10 @@ def read_qwen2_moe(config: Config) -> tuple[Layer, ...]:
 
 
 def read_exaone4(config: Config) -> tuple[Layer, ...]:
-    """EXAONE-4: every ``sliding_window_pattern``-th layer is full."""
+    """EXAONE-4: every ``sliding_window_pattern``-th layer is full.
+
+    K-EXAONE-2 lists the window of each layer in ``sliding_windows``.
+    """
     pattern = config.get("sliding_window_pattern")
     if isinstance(pattern, str) and pattern:
         letters = {"L": "sliding_attention", "G": "full_attention"}
@@ -163,9 +169,15 @@ def read_exaone4(config: Config) -> tuple[Layer, ...]:
             letters.get(pattern[depth % len(pattern)], pattern)
             for depth in range(config.num_layers)
         )
-        return _named(config, config.strings("layer_types") or names)
-    interval = config.positive("sliding_window_pattern", default=4)
-    return _named(config, _every(config, interval))
+    else:
+        names = _every(config, config.positive("sliding_window_pattern", default=4))
+    windows = config.get("sliding_windows")
+    return tuple(
+        msgspec.structs.replace(layer, cache=with_window(layer.cache, windows, layer.depth))
+        if isinstance(layer.cache, SlidingWindow)
+        else layer
+        for layer in _named(config, config.strings("layer_types") or names)
+    )
 
 
 def read_smollm3(config: Config) -> tuple[Layer, ...]:

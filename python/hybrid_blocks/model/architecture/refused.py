@@ -2,9 +2,13 @@
 
 from typing import Final
 
+_LATENTS: Final = (
+    "the planner has no kind for latents of 4 or 128 tokens (vLLM's MLAAttentionSpec with "
+    "tokens_per_state), and none for windows over latents (SlidingWindowMLASpec)"
+)
 _COMPRESSED: Final = (
-    "vLLM keeps compressed states of several tokens beside windows, which the planner has no kind "
-    "for"
+    "the planner has no kind for keys of several tokens (vLLM's tokens_per_state) beside a ring of "
+    "those before them (CircularBufferSpec)"
 )
 _ENCODER: Final = "cross attention keeps an encoder's output, whose length no config.json says"
 _INDEXER: Final = "an indexer keeps a cache of its own beside the latent, which is not counted yet"
@@ -16,8 +20,8 @@ _PROMPT: Final = "tokens behind the window are kept for the prompt alone, which 
 REASONS: Final = {
     "PanguProMoE": "sink tokens keep blocks of their own, which are not counted yet",
     "cohere_asr": _ENCODER,
-    "deepseek_v4": _COMPRESSED,
-    "deepseek_v41": _COMPRESSED,
+    "deepseek_v4": _LATENTS,
+    "deepseek_v41": _LATENTS,
     "dots3_note": "windows over latents are not counted yet",
     "glm5_next_text": _COMPRESSED,
     "hy_v4": _INDEXER,

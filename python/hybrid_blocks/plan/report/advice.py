@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from hybrid_blocks.model import Model
 from hybrid_blocks.model.described import DESCRIBED
 from hybrid_blocks.model.layer import Attention, State
@@ -65,6 +67,7 @@ def remark(
     if vllm is None:
         return tuple(notes)
     notes += _about_shortest(model, deployment, vllm)
+    notes += _about_batches(deployment, vllm)
     notes += _about_padded_pages(vllm, slight=True)
     return tuple(notes)
 
@@ -155,6 +158,22 @@ def _about_shortest(model: Model, deployment: Deployment, vllm: VllmPlan) -> lis
         f"vLLM: each request takes {_count(states, 'state block')} and at least "
         f"{_count(attention, 'attention block')}, so at most {most} of "
         f"max_num_seqs {deployment.max_num_seqs} run, however short they are"
+    ]
+
+
+def _about_batches(deployment: Deployment, vllm: VllmPlan) -> list[str]:
+    """Say how many batches in flight the logged figure counts, where windows hold their tokens."""
+    if deployment.in_flight_batches is not None or not vllm.starts:
+        return []
+    batches = vllm.in_flight_tokens // deployment.max_num_batched_tokens
+    tokens = (batches - 1) * deployment.max_num_batched_tokens
+    other = msgspec.structs.replace(vllm, in_flight_tokens=tokens)
+    if other.tokens == vllm.tokens:
+        return []
+    return [
+        f"vLLM logs {vllm.tokens:,} tokens with {batches} batches in flight, whose tokens windows "
+        f"hold, as with asynchronous scheduling, its default; without it, {other.tokens:,} "
+        f"(--in-flight-batches {batches - 1})"
     ]
 
 
