@@ -10,14 +10,14 @@ import msgspec
 import pytest
 from hybrid_blocks.cli import app
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.pasted import effects
-from hybrid_blocks.pasted.command import BATCHED_TOKENS, SEQUENCES, read_command
-from hybrid_blocks.pasted.features import read_features
-from hybrid_blocks.pasted.options import recorded
-from hybrid_blocks.pasted.parse import parse
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.reach import connectors
 from hybrid_blocks.reach.features import Features, Speculative
+from hybrid_blocks.read import effects
+from hybrid_blocks.read.arguments import parse
+from hybrid_blocks.read.command import BATCHED_TOKENS, SEQUENCES, read_command
+from hybrid_blocks.read.features import read_features
+from hybrid_blocks.read.options import recorded
 from typer.testing import CliRunner
 
 COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]
@@ -154,7 +154,7 @@ def test_a_config_beside_a_command_is_the_model(tmp_path: Path) -> None:
         ("Phi-4 -O.mode=3", "-O.mode=3: vLLM 0.33"),
         ("Phi-4 -O.mode=3", "as --compilation-config.mode=3"),
         ("Phi-4 -O 7", "-O 7: vLLM takes 0, 1, 2, 3"),
-        ("Phi-4 -cc 3", "-cc 3: vLLM takes a JSON object, or keys as -cc.KEY VALUE"),
+        ("Phi-4 -cc 3", "-cc: vLLM takes a JSON object, or keys as -cc.KEY VALUE"),
         ("Phi-4 -cc.mode 9", "-cc.mode 9: vLLM takes 0, 1, 2, 3"),
         ("Phi-4 -cc.modus 3", "-cc: vLLM knows no key modus; near it: mode"),
         ("Phi-4 -O", "-O without a level"),

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.pasted import options
-from hybrid_blocks.pasted.parse import parse
-from hybrid_blocks.pasted.record import encode, record
-from hybrid_blocks.pasted.words import find_arguments
+from hybrid_blocks.read import options
+from hybrid_blocks.read.arguments import parse
+from hybrid_blocks.read.words import find_server
 from hybrid_blocks.vllm import support
 from vllm import __version__
 from vllm.entrypoints.common.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm_options import encode, record
 
 COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]
-READ = [case["text"] for case in COMMANDS if "refused" not in case and "--swap" not in case["text"]]
+READ = [case["text"] for case in COMMANDS if "refused" not in case]
 
 needs_release = pytest.mark.skipif(
     not __version__.startswith(options.recorded().release), reason="options of another release"
@@ -32,14 +32,14 @@ def parser() -> Any:
 @needs_release
 def test_the_recorded_options_are_those_of_vllm() -> None:
     found = record()
-    assert found == options.recorded(), "python -m hybrid_blocks.pasted.record"
+    assert found == options.recorded(), "python tests/plan/vllm_options.py"
     assert encode(found) == Path(options.__file__).with_name("options.json").read_bytes()
 
 
 @needs_release
 @pytest.mark.parametrize("text", READ, ids=lambda text: text.strip()[:60])
 def test_values_are_those_of_vllms_parser(parser: Any, text: str) -> None:
-    arguments = list(find_arguments([text]).arguments)
+    arguments = list(find_server([text]).arguments)
     parsed = parse(arguments)
     theirs = parser.parse_args(arguments)
     assert parsed.model in {theirs.model_tag, theirs.model}

@@ -344,7 +344,7 @@ def test_a_state_described_without_its_format_is_told(
         (("Qwen3.5-27B", "--memory", "24GiB", "--in-flight-batches", "0"), "must be positive"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--lengths", "4q"), "no number of tokens"),
         (("Qwen3.5-27B", "--memory", "24GiB", "--trace", "missing.csv"), "missing.csv"),
-        (("Qwen3.5-27B", "gpt-oss-20b", "--memory", "24GiB"), "(gpt-oss-20b)"),
+        (("Qwen3.5-27B", "gpt-oss-20b", "--memory", "24GiB"), "too many words: 1"),
         (
             ("Qwen3.5-27B", "--memory", "24"),
             "24 has no unit and would be 24 B; did you mean 24GiB?",

@@ -104,12 +104,13 @@ def test_a_page_says_how_it_was_made_and_what_its_words_mean(html: str, tmp_path
     assert "48 Gated DeltaNet and 16 full-attention layers, sizes verified" in html
     assert "level natural runs more requests at once than vLLM" in html
     page = tmp_path / "estimated.html"
-    command = ("vllm", "serve", "Qwen/Qwen3.5-27B-FP8", "--api-key", "sesame", "--port", "80")
+    command = ("vllm", "serve", "Qwen/Qwen3.5-27B-FP8", "--api-key", "open sesame", "--port", "80")
     run("plan", "--gpu", "80GB", "--html", page, "--", "HF_TOKEN=hf_sesame", *command)
     words = page.read_text()
     assert "sesame" not in words
     assert "(estimate for 80GB), tp 1" in words
-    assert "-- HF_TOKEN=*** vllm serve Qwen/Qwen3.5-27B-FP8 --api-key *** --port 80" in words
+    assert "-- vllm serve Qwen/Qwen3.5-27B-FP8" in words
+    assert "--port" not in words
 
 
 def test_a_model_of_a_file_goes_by_its_architecture(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The command line as its user wrote it, for pages that say how they were made."""
 
-import re
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,9 +12,6 @@ if TYPE_CHECKING:
     from hybrid_blocks.view.page import MadeBy
 
 _KEY: Final = "hybrid_blocks.command_line"
-_SECRET: Final = re.compile(
-    r"([\w-]*(?:api[-_]?key|access[-_]?key|token|secret|password))(=|\s+)\S+", re.IGNORECASE
-)
 
 
 class Written(TyperCommand):
@@ -23,18 +19,17 @@ class Written(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words before they become options."""
-        keep(ctx, args)
+        ctx.meta[_KEY] = shlex.join(["hybrid-blocks", str(ctx.info_name), *args])
         return super().parse_args(ctx, args)
 
 
-def keep(ctx: Any, args: list[str]) -> None:
-    """Keep the words of a command."""
-    ctx.meta[_KEY] = shlex.join(["hybrid-blocks", str(ctx.info_name), *args])
+def append(context: typer.Context, words: str) -> None:
+    """Append what was understood of a pasted command, whose other words may be keys."""
+    context.meta[_KEY] = f"{context.meta[_KEY]} -- {words}"
 
 
 def made_by(context: typer.Context) -> "MadeBy":
-    """Return the version and the command line; of a key or a token only the name."""
+    """Return the version and the command line."""
     from hybrid_blocks.view.page import MadeBy  # noqa: PLC0415 - optional, slow
 
-    command = _SECRET.sub(r"\1\2***", str(context.meta[_KEY]))
-    return MadeBy(hybrid_blocks.__version__, command)
+    return MadeBy(hybrid_blocks.__version__, str(context.meta[_KEY]))

@@ -14,10 +14,10 @@ from hybrid_blocks.cli.output import fail
 from hybrid_blocks.cli.pasted import pasted, refuse_pasted
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import load_model
-from hybrid_blocks.pasted.features import read_features
 from hybrid_blocks.reach.connectors import CONNECTORS
 from hybrid_blocks.reach.features import METHODS, Features, parse_speculative
 from hybrid_blocks.reach.packages import EXTRAS, kernels_by, rows
+from hybrid_blocks.read.features import read_features
 from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.units import parse_memory
 from hybrid_blocks.variables import VARIABLES

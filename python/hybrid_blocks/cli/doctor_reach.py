@@ -14,10 +14,10 @@ from hybrid_blocks import variables
 from hybrid_blocks.cli.installed import need_vllm
 from hybrid_blocks.cli.without_gpu import allow_no_gpu
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.pasted.level import level_of
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report import Plan
 from hybrid_blocks.reach.features import Features, check_model
+from hybrid_blocks.read.level import level_of
 from hybrid_blocks.terminal import plain
 from hybrid_blocks.units import human
 from hybrid_blocks.vllm.level import Level

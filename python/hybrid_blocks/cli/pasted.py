@@ -1,20 +1,19 @@
-"""A command of vLLM's or SGLang's behind ``--``."""
+"""A command of vLLM's server behind ``--``."""
 
 import re
+from itertools import takewhile
 from pathlib import PurePath
 from typing import Any, Final
 
 import typer
 
-from hybrid_blocks.cli.command_line import Written, keep
+from hybrid_blocks.cli.command_line import Written
 from hybrid_blocks.errors import InvalidArgumentError
 
 _KEY: Final = "hybrid_blocks.pasted"
-_STARTS: Final = (("vllm", "serve"), ("sglang", "serve"), ("docker", "run"), ("podman", "run"))
-_WITHIN: Final = re.compile(
-    r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|openai\.api_server|sglang\.launch_server"
-    r"|sglang\s+serve)\s"
-)
+_STARTS: Final = (("vllm", "serve"), ("docker", "run"), ("podman", "run"))
+_WITHIN: Final = re.compile(r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|api_server)\s")
+_ASSIGNMENT: Final = re.compile(r"[A-Z_][A-Z_0-9]*=")
 
 
 class Pasting(Written):
@@ -24,11 +23,14 @@ class Pasting(Written):
         """Cut off a pasted command; ``vllm serve`` needs no ``--`` before it."""
         place, width = _place(args)
         if place is None or not _is_command(args[place + width :]):
-            return super().parse_args(ctx, args)
+            ctx.allow_extra_args = True
+            rest = super().parse_args(ctx, args)
+            if ctx.args:
+                # Words that were meant as a command may be keys.
+                ctx.fail(f"too many words: {len(ctx.args)}; a command of vLLM's server follows --")
+            return rest
         ctx.meta[_KEY] = args[place + width :]
-        rest = super().parse_args(ctx, args[:place])
-        keep(ctx, args)
-        return rest
+        return super().parse_args(ctx, args[:place])
 
 
 def pasted(context: typer.Context) -> list[str] | None:
@@ -55,7 +57,8 @@ def _place(args: list[str]) -> tuple[int | None, int]:
     names = [PurePath(word).name for word in args]
     for index, pair in enumerate(zip(names, args[1:], strict=False)):
         if pair in _STARTS:
-            return index, 0
+            assigned = takewhile(_ASSIGNMENT.match, reversed(args[:index]))
+            return index - sum(1 for _ in assigned), 0
     whole = next((index for index, word in enumerate(args) if _WITHIN.search(word)), None)
     return whole, 0
 

@@ -105,7 +105,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         if (command := pasted(context)) is not None:
             from hybrid_blocks.cli.plan_pasted import plan_of_command  # noqa: PLC0415
 
-            case = plan_of_command(command, model, memory, gpu, given)
+            case = plan_of_command(context, command, model, memory, gpu, given)
         else:
             chosen = _model(model, layers)
             drafts = draft_tokens(speculative, given, "num_speculative_tokens", chosen)

@@ -18,10 +18,10 @@ from hybrid_blocks.cli.output import STDOUT, write_json
 from hybrid_blocks.cli.pasted import refuse_pasted
 from hybrid_blocks.inputs import PIECE_BYTES, UNPACK_ERRORS, numbered_lines, unpack
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.pasted.log_lines import Logged, read_lines
-from hybrid_blocks.pasted.log_report import LogReport, report_log
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.tables import render
+from hybrid_blocks.read.log_lines import Logged, read_lines
+from hybrid_blocks.read.log_report import LogReport, report_log
 from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.units import gib, parse_memory, parse_tokens
 

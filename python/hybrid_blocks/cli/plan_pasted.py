@@ -2,9 +2,19 @@
 
 from collections.abc import Sequence
 
+import msgspec
+import typer
+
+from hybrid_blocks.cli.command_line import append
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.plan_case import Case
-from hybrid_blocks.pasted.case import read_case
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.geometry import capacity, plan_natural
+from hybrid_blocks.plan.memory import memory_of_gpu
+from hybrid_blocks.plan.vllm import plan_vllm
+from hybrid_blocks.read.command import read_command
+from hybrid_blocks.units import parse_memory
 
 _OF_COMMAND = (
     *("tp", "pp", "kv_cache_dtype", "mamba_ssm_dtype", "max_model_len", "max_num_batched_tokens"),
@@ -14,7 +24,8 @@ _OF_COMMAND = (
 )
 
 
-def plan_of_command(
+def plan_of_command(  # noqa: PLR0917 - what stands before the command
+    context: typer.Context,
     words: Sequence[str],
     source: str | None,
     memory: str | None,
@@ -24,10 +35,57 @@ def plan_of_command(
     """Return what a pasted command says: the model, the memory, the deployment and the card.
 
     Raises:
-        PlanError: as `read_case`.
+        PlanError: as `read_command`; or there is no memory, or it is given twice.
         InvalidArgumentError: options that the command itself gives.
 
     """
     given.refuse(*_OF_COMMAND, why="beside a pasted command: write it as vLLM's option there")
-    case = read_case(words, source, memory, gpu)
-    return Case(case.model, case.memory_bytes, case.deployment, case.card)
+    command = read_command(words, source)
+    append(context, command.shown)
+    memory_bytes = command.memory_bytes
+    if gpu is not None and memory_bytes is not None:
+        raise PlanError(
+            f"--gpu {gpu} beside --kv-cache-memory-bytes {memory_bytes}: the command says what is "
+            "free; leave --gpu out"
+        )
+    if memory is not None and memory_bytes is not None:
+        raise PlanError(
+            f"--memory {memory} beside --kv-cache-memory-bytes {memory_bytes}: both are the memory "
+            "of the cache; leave one out"
+        )
+    if memory is not None:
+        memory_bytes = parse_memory(memory)
+    model, card = command.model, None
+    if memory_bytes is None and gpu is not None:
+        utilization = command.options.get("gpu_memory_utilization")
+        model, memory_bytes, card = memory_of_gpu(gpu, model, command.deployment, utilization)
+    if memory_bytes is None:
+        raise PlanError(
+            "the command does not say how much memory is free: give --memory before --, the "
+            "'Available KV cache memory' of vLLM's log, for example --memory 24GiB; or the cards, "
+            "for example --gpu 2xH100-80GB, for an estimate"
+        )
+    deployment = command.deployment
+    if command.fits:
+        model, deployment = _fitted(model, memory_bytes, deployment)
+    return Case(model, memory_bytes, deployment, card)
+
+
+def _fitted(model: Model, memory_bytes: int, deployment: Deployment) -> tuple[Model, Deployment]:
+    """Cut the maximum length to what fits, as ``--max-model-len auto`` does."""
+    geometry = plan_natural(model, memory_bytes, deployment)
+    limit = deployment.length(model)
+    natural = capacity.longest(geometry, limit)
+    try:
+        longest = plan_vllm(model, memory_bytes, deployment).longest() or natural
+    except PlanError:
+        longest = natural
+    if not longest:
+        return model, deployment
+    note = f"--max-model-len auto: {longest:,} tokens fit"
+    if natural > longest:
+        note += f"; {natural:,} at level natural"
+    return (
+        msgspec.structs.replace(model, notes=(*model.notes, note)),
+        msgspec.structs.replace(deployment, max_model_len=longest),
+    )

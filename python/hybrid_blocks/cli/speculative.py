@@ -22,12 +22,12 @@ def draft_tokens(text: str | None, given: Given, number: str, model: Model | Non
     """
     if text is None:
         return 0
-    from hybrid_blocks.pasted.speculative import WITHOUT_LAYERS  # noqa: PLC0415
     from hybrid_blocks.reach.features import (  # noqa: PLC0415 - asked for seldom
         Features,
         check_model,
         parse_speculative,
     )
+    from hybrid_blocks.read.speculative import WITHOUT_LAYERS  # noqa: PLC0415
 
     given.refuse(number, why=f"beside --speculative {text}, which says it too; leave one out")
     drafts = parse_speculative(text)

@@ -78,7 +78,9 @@ class Connector(msgspec.Struct, frozen=True):
     @property
     def listed(self) -> list["Connector"]:
         """The connectors in its list."""
-        return [Connector.of(it) for it in self.extra.get("connectors") or ()]
+        listed = self.extra.get("connectors")
+        children = listed if isinstance(listed, list) else []
+        return [Connector.of(it) for it in children if isinstance(it, dict)]
 
     @property
     def pulls(self) -> bool:

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.pasted import speculative
-from hybrid_blocks.pasted.connector import feature_of
-from hybrid_blocks.pasted.level import level_of
-from hybrid_blocks.pasted.model import find_model
-from hybrid_blocks.pasted.parse import parse
-from hybrid_blocks.pasted.words import find_arguments
 from hybrid_blocks.reach.features import METHODS, Features, Speculative
+from hybrid_blocks.read import speculative
+from hybrid_blocks.read.arguments import Parsed, read_arguments
+from hybrid_blocks.read.command import find_model
+from hybrid_blocks.read.level import feature_of, level_of
+from hybrid_blocks.read.options import shown
+from hybrid_blocks.read.words import Words, find_server
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +31,11 @@ def read_features(words: Sequence[str], source: str | None = None) -> Asked:
         PlanError: no command of vLLM's server, or an option that vLLM does not know.
 
     """
-    found = find_arguments(words)
-    if found.engine != "vLLM":
-        raise PlanError(f"a command of {found.engine}'s: doctor asks about vLLM; plan reads it")
-    parsed = parse(found.arguments)
+    found = find_server(words)
+    return read_arguments(found.arguments, lambda parsed: _of_server(found, parsed, source))
+
+
+def _of_server(found: Words, parsed: Parsed, source: str | None) -> Asked:
     options = parsed.values
     name = source or options.get("hf_config_path") or parsed.model
     if name is None:
@@ -71,6 +72,7 @@ def _drafts(options: Mapping[str, Any], model: Model, name: str | None) -> Specu
         return Speculative(drafts.method, drafts.num_tokens) if drafts else None
     if method not in METHODS:
         raise PlanError(
-            f"--speculative-config method {method} is not known; known are {', '.join(METHODS)}"
+            f"--speculative-config method {shown(method)} is not known; known are "
+            f"{', '.join(METHODS)}"
         )
     return Speculative(method, speculative.tokens_of(config, None))

@@ -8,11 +8,11 @@ from typing import Any, Final
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.pasted.log_lines import Logged
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity, plan_natural
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
+from hybrid_blocks.read.log_lines import Logged
 from hybrid_blocks.units import human
 
 _GIB: Final = 2**30

@@ -7,8 +7,11 @@ from typing import Any, Final
 import msgspec
 
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.pasted.command import of_options
-from hybrid_blocks.pasted.log_figures import (
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.report import Plan, Report, make_report
+from hybrid_blocks.plan.report.verdict import typical_lengths
+from hybrid_blocks.read.command import of_options
+from hybrid_blocks.read.log_figures import (
     Figures,
     compare_figures,
     compare_natural,
@@ -17,11 +20,8 @@ from hybrid_blocks.pasted.log_figures import (
     tokens_of_blocks,
     tokens_of_requests,
 )
-from hybrid_blocks.pasted.log_lines import Logged
-from hybrid_blocks.pasted.log_options import options_of
-from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.report import Plan, Report, make_report
-from hybrid_blocks.plan.report.verdict import typical_lengths
+from hybrid_blocks.read.log_lines import Logged
+from hybrid_blocks.read.log_options import options_of
 
 _COUNTS_REQUESTS: Final = (0, 20, 1, True)
 _BATCHES_IN_FLIGHT: Final = (0, 26)

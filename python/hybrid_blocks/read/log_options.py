@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from hybrid_blocks.pasted.log_lines import Logged
-from hybrid_blocks.pasted.options import Option, recorded
+from hybrid_blocks.read.log_lines import Logged
+from hybrid_blocks.read.options import Option, recorded
 
 _KEY: Final = re.compile(r"'(\w+)': ")
 _QUOTED: Final = re.compile(r"'(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\"")

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from hybrid_blocks.pasted.log_troubles import trouble
+from hybrid_blocks.read.log_troubles import trouble
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _WORDS: Final = re.compile(

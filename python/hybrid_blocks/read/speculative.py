@@ -8,6 +8,7 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import MAX_DRAFT_TOKENS
 from hybrid_blocks.reach.features import FIRST_RUNNER
+from hybrid_blocks.read.options import shown
 
 WITHOUT_LAYERS: Final = ("ngram", "ngram_gpu", "suffix")
 """Methods that draft without layers of their own."""
@@ -65,11 +66,11 @@ def tokens_of(config: Mapping[str, Any], default: int | None) -> int:
         raise PlanError("--speculative-config lacks num_speculative_tokens")
     if isinstance(tokens, bool) or not isinstance(tokens, int):
         raise PlanError(
-            f"--speculative-config num_speculative_tokens is {tokens!r}; it is a whole number"
+            f"--speculative-config num_speculative_tokens is {shown(tokens)}; it is a whole number"
         )
     if not 1 <= tokens <= MAX_DRAFT_TOKENS:
         raise PlanError(
-            f"--speculative-config num_speculative_tokens is {tokens}; vLLM drafts 1 to "
+            f"--speculative-config num_speculative_tokens is {shown(tokens)}; vLLM drafts 1 to "
             f"{MAX_DRAFT_TOKENS}"
         )
     return tokens
@@ -79,7 +80,7 @@ def config_of(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``--speculative-config`` with what single options add to it."""
     config = options.get("speculative_config")
     if config is not None and not isinstance(config, dict):
-        raise PlanError(f"--speculative-config {config}: give a JSON object")
+        raise PlanError("--speculative-config: give a JSON object")
     given = {
         "method": options.get("spec_method"),
         "model": options.get("spec_model"),
@@ -96,21 +97,22 @@ def _method(config: Mapping[str, Any], name: str | None) -> str:
             return "mtp"
         if drafter in WITHOUT_LAYERS:
             return str(drafter)
+        given = "lacks a method" if drafter is None else f"model {shown(drafter)}"
         raise PlanError(
-            f"--speculative-config {'lacks a method' if drafter is None else f'model {drafter}'}: "
-            "the layers of a drafter cannot be planned; mtp, ngram and suffix can"
+            f"--speculative-config {given}: the layers of a drafter cannot be planned; mtp, ngram "
+            "and suffix can"
         )
     method = str(method)
     if method == "mtp" or method.endswith("_mtp"):
         if drafter is not None and drafter != name:
             raise PlanError(
-                f"--speculative-config model {drafter}: a head apart from the model cannot be "
-                "planned"
+                f"--speculative-config model {shown(drafter)}: a head apart from the model cannot "
+                "be planned"
             )
         return "mtp"
     if method in WITHOUT_LAYERS:
         return method
     raise PlanError(
-        f"--speculative-config method {method}: the layers of its drafter cannot be planned; mtp, "
-        "ngram and suffix can"
+        f"--speculative-config method {shown(method)}: the layers of its drafter cannot be "
+        "planned; mtp, ngram and suffix can"
     )

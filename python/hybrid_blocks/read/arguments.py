@@ -1,42 +1,68 @@
-"""Values of vLLM's options, read as vLLM's own parser reads them."""
+"""Arguments of ``vllm serve``, read as vLLM's own parser reads them."""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.pasted import config_file, values
-from hybrid_blocks.pasted.options import Option, near, recorded
-from hybrid_blocks.pasted.removed import REMOVED, REPLACED
+from hybrid_blocks.read import config_file, effects, values
+from hybrid_blocks.read.options import Option, recorded, shown, unknown
+
+Made = TypeVar("Made")
 
 _NEGATIVE: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
+_VARIABLE: Final = re.compile(r"\$\{?\w+")
 _LEVEL: Final = "--optimization-level"
 _LEVELS: Final = ("0", "1", "2", "3")
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """Options by name, as far as they were given; the model; flags that the release has not."""
+    """Options by name, as far as they were given, and the model."""
 
     model: str | None
     values: dict[str, Any]
-    removed: tuple[str, ...]
+
+
+def read_arguments(arguments: Sequence[str], make: Callable[[Parsed], Made]) -> Made:
+    """Return what ``make`` makes of arguments, with those in the file of ``--config``.
+
+    Raises:
+        PlanError: as `parse` and ``make``. An error that comes of the file does not repeat it.
+
+    """
+    rest, file = config_file.split(arguments)
+    if file is None:
+        return make(parse(rest))
+    words = config_file.insert(rest, file)
+    try:
+        return make(parse(words))
+    except PlanError as error:
+        reason = str(error)
+    try:
+        make(parse(rest))
+    except PlanError as error:
+        if str(error) == reason:
+            raise
+    raise PlanError(
+        f"--config {shown(file)}: the command cannot be planned with the options of this file; "
+        "write them out in the command to see why"
+    )
 
 
 def parse(arguments: Sequence[str]) -> Parsed:
-    """Read arguments of ``vllm serve``.
+    """Read arguments of ``vllm serve`` without ``--config``.
 
     Raises:
         PlanError: an option that vLLM does not know, or a value that it refuses.
 
     """
-    words = _merge_dotted(_normal(config_file.insert(arguments)))
+    words = _merge_dotted(_normal(arguments))
     found: dict[str, Any] = {}
     models: list[str] = []
-    removed: list[str] = []
     index = 0
     while index < len(words):
         word = words[index]
@@ -45,26 +71,38 @@ def parse(arguments: Sequence[str]) -> Parsed:
             models.append(word)
             continue
         option, flag, attached = _find(word)
-        if option is None:
-            takes_value = REMOVED[flag]
-            removed.append(flag)
-            if takes_value and attached is None and index < len(words):
-                index += not _is_option(words[index])
-                while index < len(words) and words[index].isdecimal():
-                    index += 1
-            continue
         given = [] if attached is None else [attached]
         if attached is None:
             most = {"nothing": 0, "one": 1, "maybe": 1, "many": len(words)}[option.takes]
             while len(given) < most and index < len(words) and not _is_option(words[index]):
                 given.append(words[index])
                 index += 1
-        found[option.name] = values.read(option, flag, given)
+        found[option.name] = _value(option, flag, given)
     named = found.pop("model", None)
     models += [named] if named is not None else []
+    _check_variables("the model", models)
     if len(models) > 1:
-        raise PlanError(f"the command names two models: {' and '.join(models)}; vLLM takes one")
-    return Parsed(models[0] if models else None, found, tuple(removed))
+        raise PlanError(
+            "a second word that is no option stands beside the model; quote a value that holds "
+            "blanks, and name one model"
+        )
+    return Parsed(models[0] if models else None, found)
+
+
+def _value(option: Option, flag: str, given: Sequence[str]) -> Any:
+    """Convert an option's words; an unknown variable is refused where the plan needs its value."""
+    if option.name not in effects.SILENT:
+        _check_variables(flag, given)
+    elif any(map(_VARIABLE.search, given)):
+        return list(given) if option.takes == "many" else given[0]
+    return values.read(option, flag, given)
+
+
+def _check_variables(flag: str, given: Sequence[str]) -> None:
+    for text in given:
+        if match := _VARIABLE.search(text):
+            name = shown(match[0])
+            raise PlanError(f"{flag}: the value of {name} is not known; write it out")
 
 
 def _is_option(word: str) -> bool:
@@ -91,14 +129,14 @@ def _normal(arguments: Sequence[str]) -> list[str]:
             words.append(f"{head.replace('_', '-')}{dot}{tail}{equals}{value}")
         elif word.startswith("-O."):
             raise PlanError(
-                f"{word}: vLLM {recorded().release} takes a level behind -O, 0 to 3, and keys of "
-                f"the compilation as --compilation-config{word[2:]}"
+                f"{shown(word)}: vLLM {recorded().release} takes a level behind -O, 0 to 3, and "
+                f"keys of the compilation as --compilation-config{shown(word[2:])}"
             )
         elif word.startswith("-O") and word != "-O":
             words += [_LEVEL, word[2:].removeprefix("=")]
         elif word == "-O":
             if following not in _LEVELS:
-                given = f"-O {following}" if following else "-O without a level"
+                given = f"-O {shown(following)}" if following else "-O without a level"
                 raise PlanError(f"{given}: vLLM takes {', '.join(_LEVELS)} behind -O")
             words.append(_LEVEL)
         else:
@@ -120,14 +158,17 @@ def _merge_dotted(words: list[str]) -> list[str]:
             continue
         if not equals:
             if index == len(words):
-                raise PlanError(f"{name} lacks its value")
+                raise PlanError(f"{shown(name)} lacks its value")
             value = words[index]
             index += 1
         if name.endswith("+"):
             name, value = name[:-1], json.dumps(value.split(","))
         option, *keys = name.split(".")
+        if len(keys) > values.DEEPEST:
+            raise PlanError(f"{shown(name)}: more than {values.DEEPEST} keys")
         _put(merged.setdefault(option, {}), keys, values.loose(value))
     for option, content in merged.items():
+        values.check_nested(shown(option), content)
         kept += [option, json.dumps(content)]
     return kept
 
@@ -145,30 +186,22 @@ def _put(content: dict[str, Any], keys: Sequence[str], value: object) -> None:
         content[keys[-1]] = value
 
 
-def _find(word: str) -> tuple[Option | None, str, str | None]:
-    """Option of a word, its flag in full, and the value behind ``=``; None if it was removed."""
-    by_flag = recorded().by_flag()
+def _find(word: str) -> tuple[Option, str, str | None]:
+    """Option of a word, its flag in full, and the value behind ``=``."""
+    by_flag = recorded().by_flag
     name, equals, value = word.partition("=")
     attached = value if equals else None
     if name in by_flag:
         return by_flag[name], name, attached
-    if name in REMOVED:
-        return None, name, attached
     if not name.startswith("--"):
         if word[:2] in by_flag:
             return by_flag[word[:2]], word[:2], word[2:]
-        raise _unknown(name)
+        raise PlanError(unknown(name))
     # Any beginning of a name does, if only one option has it.
     begun = [flag for flag in by_flag if flag.startswith(name)]
     options = {by_flag[flag].name for flag in begun}
     if len(begun) > 1 and len(options) > 1:
         raise PlanError(f"{name} may be {', '.join(sorted(begun)[:4])}; write it out")
     if not begun:
-        raise _unknown(name)
+        raise PlanError(unknown(name))
     return by_flag[min(begun, key=len)], min(begun, key=len), attached
-
-
-def _unknown(name: str) -> PlanError:
-    following = REPLACED.get(name)
-    hint = near(name) if following is None else f"; {following} takes its place"
-    return PlanError(f"{name}: vLLM {recorded().release} has no such option{hint}")

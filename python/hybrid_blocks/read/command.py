@@ -1,25 +1,26 @@
 """A pasted command as a model and its deployment."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.weights import bits_of_name, with_bits
-from hybrid_blocks.pasted import effects, speculative
-from hybrid_blocks.pasted.level import (
+from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.natural_refusals import natural_refusals
+from hybrid_blocks.read import effects, speculative
+from hybrid_blocks.read.arguments import Parsed, read_arguments
+from hybrid_blocks.read.level import (
     Refusal,
     figures_of,
     level_of,
     refusal_of,
 )
-from hybrid_blocks.pasted.model import find_model
-from hybrid_blocks.pasted.options import recorded
-from hybrid_blocks.pasted.parse import parse
-from hybrid_blocks.pasted.words import find_arguments
-from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.natural_refusals import natural_refusals
+from hybrid_blocks.read.options import recorded, shown
+from hybrid_blocks.read.words import Words, find_server
+from hybrid_blocks.variables import LEVEL
 
 BATCHED_TOKENS: Final = 8192
 """vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""
@@ -39,8 +40,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """A command of a server, as far as a plan depends on it.
 
     ``memory_bytes`` is what the command itself gives the cache, if it does. With ``fits`` the
-    maximum length is the longest that fits. ``level`` is that of ``HYBRID_BLOCKS``, and ``refusal``
-    what keeps the engine from level ``natural``.
+    maximum length is the longest that fits. ``level`` is that of ``HYBRID_BLOCKS``. ``shown`` is
+    the command without the options and variables that change nothing in the plan.
     """
 
     model: Model
@@ -49,7 +50,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
     level: str | None
     options: dict[str, Any]
-    refusal: Refusal | None = None
+    shown: str = ""
 
 
 def read_command(words: Sequence[str], source: str | None = None) -> Command:
@@ -60,24 +61,65 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
             names it.
 
     """
-    found = find_arguments(words)
-    if found.engine == "SGLang":
-        raise PlanError(
-            "a command of SGLang's server is not read: plan MODEL shows SGLang at its defaults"
-        )
-    parsed = parse(found.arguments)
-    notes = [
-        f"vLLM {recorded().release} has no {flag} and refuses to start with it; it changes nothing "
-        "in this plan"
-        for flag in parsed.removed
-    ]
+    found = find_server(words)
+    return read_arguments(found.arguments, lambda parsed: _of_server(found, parsed, source))
+
+
+def _of_server(found: Words, parsed: Parsed, source: str | None) -> Command:
     level = level_of(found.environment)
     command = of_options(parsed.values, parsed.model, found.environment, source)
     reasons = natural_refusals(command.model, command.deployment)
     refusal = Refusal(reasons[0]) if reasons else refusal_of(parsed.values, found.environment)
-    notes.append(figures_of(level, refusal))
+    notes = [figures_of(level, refusal)]
+    if found.env_file:
+        notes.append("variables in --env-file are not read; write them as -e NAME=VALUE")
     model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
-    return msgspec.structs.replace(command, model=model, level=level, refusal=refusal)
+    return msgspec.structs.replace(
+        command,
+        model=model,
+        level=level,
+        shown=_shown(parsed, found.environment),
+    )
+
+
+def _shown(parsed: Parsed, environment: Mapping[str, str]) -> str:
+    """Return the command that the plan understood; of JSON, which may hold keys, only the name."""
+    variables = (LEVEL.name, *effects.VARIABLES)
+    words = [f"{name}={environment[name]}" for name in variables if name in environment]
+    words += ["vllm", "serve", *([parsed.model] if parsed.model else [])]
+    named = recorded().named()
+    for name, value in parsed.values.items():
+        option = named[name]
+        if name not in effects.MAPPED:
+            continue
+        if option.kind == "switch":
+            words += [option.flag] if value else option.off[:1]
+        else:
+            words += [option.flag, "…" if option.kind == "object" else str(value)]
+    return shlex.join(words)
+
+
+def find_model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
+    """Return the model of a name, a file or a folder.
+
+    Raises:
+        PlanError: no such model; says what to give.
+
+    """
+    try:
+        return load_model(name, overrides)
+    except OSError as error:
+        raise PlanError(f"{shown(name)}: {error.strerror or 'it cannot be read'}") from None
+    except PlanError as error:
+        model, at, revision = name.partition("@")
+        if at:
+            raise PlanError(
+                f"{name}: vLLM takes no revision in the name; write {model} --revision {revision}"
+            ) from None
+        if "neither a file" not in str(error):
+            raise
+        hint = "its config.json or a name can stand before -- or --log"
+        raise PlanError(f"{error} ({hint})") from None
 
 
 def of_options(
@@ -92,7 +134,7 @@ def of_options(
         PlanError: an option that vLLM refuses or that cannot be planned; names it.
 
     """
-    _check_planned(options, environment)
+    _check_planned(options)
     source = source or options.get("hf_config_path") or name
     if source is None:
         raise PlanError("the command names no model: vllm serve MODEL …")
@@ -104,6 +146,7 @@ def of_options(
     if drafts is not None and not drafts.of_model:
         model = msgspec.structs.replace(model, draft_layers=())
     _check_model(model, options)
+    _check_variables(model, environment)
     deployment = _deployment(options, model, drafts, environment)
     notes = _notes(options, model, deployment, environment)
     return Command(
@@ -124,14 +167,14 @@ def with_weights(model: Model, quantization: str | None) -> Model:
     return msgspec.structs.replace(model, weights=weights)
 
 
-def _check_planned(options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+def _check_planned(options: Mapping[str, Any]) -> None:
     named = recorded().named()
     for name, value in options.items():
         flag = named[name].flag
         if name in effects.REFUSED:
             harmless, why = effects.REFUSED[name]
             if value not in harmless:
-                raise PlanError(f"{flag} {_text(value)}: {why}")
+                raise PlanError(f"{flag}{_text(value)}: {why}")
         elif name not in effects.MAPPED and name not in effects.SILENT:
             raise PlanError(f"{flag}: it is not known whether it changes a plan; leave it out")
     utilization = options.get("gpu_memory_utilization", 1.0)
@@ -139,19 +182,16 @@ def _check_planned(options: Mapping[str, Any], environment: Mapping[str, str]) -
         raise PlanError(
             f"--gpu-memory-utilization {utilization}: vLLM takes a share above 0 and up to 1"
         )
-    for name, why in effects.VARIABLES.items():
-        if environment.get(name, "") not in {"", "0"}:
-            raise PlanError(f"{name}={environment[name]}: {why}")
 
 
 def _text(value: object) -> str:
-    return "" if value is True else str(value)
+    return f" {shown(value)}" if isinstance(value, int | float | str) and value is not True else ""
 
 
 def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
     overrides = options.get("hf_overrides") or {}
     if not isinstance(overrides, dict):
-        raise PlanError(f"--hf-overrides {overrides}: give a JSON object of fields")
+        raise PlanError("--hf-overrides: give a JSON object of fields")
     is_longer = any("rope" in key for key in _keys(overrides))
     if is_longer and options.get("max_model_len") in {None, -1}:
         raise PlanError(
@@ -203,9 +243,17 @@ def _check_model(model: Model, options: Mapping[str, Any]) -> None:
     is_latent = "mla" in kinds and options.get("block_size") is None
     if is_latent and backend and str(backend).upper() not in _LATENT_BACKENDS:
         raise PlanError(
-            f"--attention-backend {backend}: its blocks for latent attention are not known; give "
-            "--block-size"
+            f"--attention-backend {shown(backend)}: its blocks for latent attention are not known; "
+            "give --block-size"
         )
+
+
+def _check_variables(model: Model, environment: Mapping[str, str]) -> None:
+    kinds = {layer.cache.kind for layer in model.layers}
+    for name, (harmless, kind, why) in effects.VARIABLES.items():
+        value = environment.get(name)
+        if value is not None and value not in harmless and (kind is None or kind in kinds):
+            raise PlanError(f"{name}={shown(value)}: {why}")
 
 
 def _deployment(

@@ -1,4 +1,4 @@
-"""The level that a command asks for, and what keeps its engine from it."""
+"""The level that a command asks for, and what keeps its engine from it: mostly KV connectors."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,10 +7,12 @@ import msgspec
 
 from hybrid_blocks import variables
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.pasted import speculative
-from hybrid_blocks.pasted.connector import connector_of
+from hybrid_blocks.plan.connector import Connector
+from hybrid_blocks.read import speculative
+from hybrid_blocks.read.options import shown
 
 LEVELS: Final = ("off", "pool", "manager", "natural")
+_OFFLOADING: Final = {"native": "OffloadingConnector", "lmcache": "LMCacheMPConnector"}
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -29,7 +31,7 @@ def level_of(environment: Mapping[str, str]) -> str | None:
     """
     level = environment.get(variables.LEVEL.name) or None
     if level is not None and level not in LEVELS:
-        raise PlanError(f"HYBRID_BLOCKS={level} names no level; use {', '.join(LEVELS)}")
+        raise PlanError(f"HYBRID_BLOCKS={shown(level)} names no level; use {', '.join(LEVELS)}")
     return level
 
 
@@ -75,3 +77,36 @@ def figures_of(level: str | None, refusal: Refusal | None) -> str:
             "those of natural"
         )
     return f"{asked}HYBRID_BLOCKS=natural reaches level manager, because of {refusal.reason}"
+
+
+def connector_of(options: Mapping[str, Any]) -> Connector | None:
+    """Return the connector that vLLM's options configure, None without one.
+
+    As in vLLM, ``--kv-offloading-size`` replaces the name of another one.
+    """
+    config = options.get("kv_transfer_config")
+    fields = config if isinstance(config, dict) else {}
+    name = fields.get("kv_connector")
+    if options.get("kv_offloading_size") is not None:
+        name = _OFFLOADING.get(options.get("kv_offloading_backend", "native"))
+    if not name:
+        return None
+    module, extra = fields.get("kv_connector_module_path"), fields.get("kv_connector_extra_config")
+    return Connector(str(name), module, extra if isinstance(extra, dict) else {})
+
+
+def feature_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
+    """Return the name that ``doctor`` has for the connector: this package's, or its own.
+
+    Of a list that level ``natural`` refuses it is the name of a connector that it refuses.
+    """
+    connector = connector_of(options)
+    if connector is None:
+        return None
+    if connector.refused(environment) is not None:
+        refused = (it for it in connector.listed if it.refused(environment))
+        first = next(refused, connector) if connector.weighs else connector
+        return "NixlConnector" if first.pulls else first.name
+    if connector.weighs and any(it.pulls for it in connector.listed):
+        return "HybridMultiConnector"
+    return "HybridNixlConnector" if connector.pulls else "HybridOffloadingConnector"

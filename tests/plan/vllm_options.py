@@ -1,4 +1,4 @@
-"""``python -m hybrid_blocks.pasted.record``: the options of the installed vLLM's server."""
+"""``python tests/plan/vllm_options.py``: the options of the installed vLLM's server."""
 
 import argparse
 import dataclasses
@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-
-from hybrid_blocks.pasted.options import Engine, Kind, Option, Options, Takes
+from hybrid_blocks.read.options import Kind, Option, Options, Takes
 
 _TAKES: dict[object, Takes] = {None: "one", "?": "maybe", "+": "many", "*": "many", 0: "nothing"}
 
@@ -21,22 +20,15 @@ def record() -> Options:
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
     make: Any = FlexibleArgumentParser  # its constructor has no types
-    parser = make_arg_parser(make())
-    return of_parser(parser, "vLLM", ".".join(__version__.split(".")[:2]))
-
-
-def of_parser(parser: argparse.ArgumentParser, engine: Engine, release: str) -> Options:
-    """Read a parser's options."""
-    options = tuple(_options(parser._option_string_actions))
-    return Options(engine=engine, release=release, options=options)
+    options = tuple(_options(make_arg_parser(make())._option_string_actions))
+    return Options(release=".".join(__version__.split(".")[:2]), options=options)
 
 
 def encode(options: Options) -> bytes:
     """Return the record as it is stored: one option a line."""
     lines = [msgspec.json.encode(option).decode() for option in options.options]
     rows = ",\n".join(lines)
-    head = f'"engine":"{options.engine}","release":"{options.release}"'
-    return f'{{{head},"options":[\n{rows}\n]}}\n'.encode()
+    return f'{{"release":"{options.release}","options":[\n{rows}\n]}}\n'.encode()
 
 
 def _options(actions: Mapping[str, argparse.Action]) -> Iterable[Option]:

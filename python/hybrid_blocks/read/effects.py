@@ -18,6 +18,7 @@ MAPPED: Final = frozenset(
         *("distributed_executor_backend", "kv_transfer_config", "kv_offloading_size"),
         *("mamba_cache_dtype", "mamba_block_size", "disable_sliding_window"),
         *("attention_backend", "attention_config", "disable_hybrid_kv_cache_manager", "config"),
+        *("quantization", "gpu_memory_utilization"),
     }
 )
 """Options that a deployment is made of."""
@@ -84,7 +85,7 @@ SILENT: Final = frozenset(
         *("enable_trace_replay", "return_sampling_mask", "enable_return_routed_experts"),
         # Where the model comes from, and how its weights are stored.
         *("tokenizer", "tokenizer_mode", "trust_remote_code", "seed", "revision", "code_revision"),
-        *("tokenizer_revision", "quantization", "quantization_config", "hf_token", "config_format"),
+        *("tokenizer_revision", "quantization_config", "hf_token", "config_format"),
         *("allow_deprecated_quantization", "skip_tokenizer_init", "served_model_name"),
         *("model_impl", "load_format", "download_dir", "safetensors_load_strategy"),
         *("safetensors_prefetch_num_threads", "safetensors_prefetch_block_size"),
@@ -93,7 +94,7 @@ SILENT: Final = frozenset(
         *("sleep_mode_backend", "sleep_mode_offload_cudagraph", "sleep_preserve_parameter_names"),
         *("enable_cumem_allocator", "enable_nccl_comm_suspend", "max_parallel_loading_workers"),
         # Memory beside the cache: --memory is what is left of it.
-        *("gpu_memory_utilization", "offload_backend", "cpu_offload_gb", "cpu_offload_params"),
+        *("offload_backend", "cpu_offload_gb", "cpu_offload_params"),
         *("offload_group_size", "offload_num_in_group", "offload_prefetch_step", "offload_params"),
         *("enable_lora", "max_loras", "max_lora_rank", "lora_dtype", "max_cpu_loras"),
         *("enable_tower_connector_lora", "fully_sharded_loras", "lora_target_modules"),
@@ -141,11 +142,27 @@ SILENT: Final = frozenset(
 )
 """Options that change nothing in a plan of a given memory."""
 
-VARIABLES: Mapping[str, str] = MappingProxyType(
+VARIABLES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = MappingProxyType(
     {
-        "VLLM_MLA_DISABLE": "latent attention as plain attention cannot be planned",
-        "VLLM_KV_CACHE_LAYOUT": "layouts other than vLLM's default cannot be planned",
-        "VLLM_SSM_CONV_STATE_LAYOUT": "layouts other than vLLM's default cannot be planned",
+        "VLLM_KV_CACHE_LAYOUT": (
+            ("NHD", "HND", "LBNHC", "LBHNC"),
+            None,
+            "a layout with blocks or heads outside of the layers cannot be planned",
+        ),
+        "VLLM_SSM_CONV_STATE_LAYOUT": (("SD", "DS"), None, "vLLM takes SD and DS"),
+        "VLLM_MLA_DISABLE": (
+            ("0",),
+            "mla",
+            "latents kept as plain attention cannot be planned",
+        ),
+        "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE": (
+            ("1",),
+            "chunked",
+            "chunked attention kept whole cannot be planned",
+        ),
     }
 )
-"""Environment variables that are refused unless they are empty or 0."""
+"""Variables with the values that change nothing, the kind of layers that others matter to, and why.
+
+A kind None stands for all layers.
+"""

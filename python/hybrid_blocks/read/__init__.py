@@ -1,0 +1,1 @@
+"""Commands and logs of an engine, read as a model and its deployment."""
