@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 import typer
 
+from hybrid_blocks.cli.command_line import made_by
 from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.output import (
     STDOUT,
@@ -16,13 +17,18 @@ from hybrid_blocks.cli.output import (
     write_json,
 )
 from hybrid_blocks.cli.pasted import pasted
-from hybrid_blocks.cli.plan_case import Case, case_of_gpu, check_gpu
-from hybrid_blocks.cli.plan_lengths import asked_lengths, trace_lengths
-from hybrid_blocks.cli.plan_page import write_page
+from hybrid_blocks.cli.plan_case import (
+    Case,
+    asked_lengths,
+    case_of_gpu,
+    check_gpu,
+    trace_lengths,
+)
 from hybrid_blocks.cli.speculative import Option, draft_tokens
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.memory import Gpu
 from hybrid_blocks.plan.report.report import Plan, Report, make_report
 from hybrid_blocks.plan.report.tables import render
 from hybrid_blocks.terminal import make_console
@@ -184,8 +190,34 @@ def _plan(
     report = make_report(plan, wanted, mix)
     if files.html is not None:
         first = wanted[0] if lengths is not None else None
-        write_page(files.html, plan, report, case.card, files.context, first=first)
+        _write_page(files.html, plan, report, case.card, files.context, first=first)
     _show(report, files.json, num_bytes=1 if lengths is None else len(wanted), whole=whole)
+
+
+def _write_page(
+    path: Path,
+    plan: Plan,
+    report: Report,
+    card: Gpu | None,
+    context: typer.Context,
+    *,
+    first: int | None,
+) -> None:
+    """Write the page of a plan; it says which command made it.
+
+    The page starts at requests of ``first`` tokens, where they are given.
+
+    Raises:
+        InvalidArgumentError: the file cannot be written.
+
+    """
+    from hybrid_blocks.view.page import write  # noqa: PLC0415 - optional, slow
+    from hybrid_blocks.view.plan_page import PlanPage  # noqa: PLC0415
+    from hybrid_blocks.view.plan_picture import make_plan_picture  # noqa: PLC0415
+
+    estimated = None if card is None else card.cards.name
+    picture = make_plan_picture(plan, report, estimated, first=first)
+    write(PlanPage(picture, made_by=made_by(context)).document(), path)
 
 
 def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> None:
