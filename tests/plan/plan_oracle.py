@@ -71,7 +71,7 @@ class Oracle:
         layers = model.active_layers(deployment.num_speculative_tokens)
         workers = [
             {_name(layer): self._spec(layer) for layer in stage} | self._sparse(stage)
-            for stage in stages(model, layers, deployment.pp)
+            for stage in stages(model, layers, deployment.pp, deployment.pp_partition)
         ]
         self.configs: list[KVCacheConfig]
         self.groups, self.configs = vllm_planning.plan(

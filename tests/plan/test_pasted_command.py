@@ -81,7 +81,7 @@ def test_an_option_that_cannot_be_planned_is_refused_by_its_name(name: str) -> N
 
 
 def test_refused_options_at_their_defaults_change_nothing() -> None:
-    words = ["--runner", "auto", "-dcp", "1", "--watermark", "0", "--worker-cls", "auto"]
+    words = ["--runner", "auto", "-dcp", "1", "--worker-cls", "auto"]
     assert read_command(["vllm", "serve", "Phi-4", *words]).model.name == "Phi-4"
 
 

@@ -22,7 +22,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     ``block_size`` is None where the default of each plan is wanted. ``in_flight_batches`` is the
     number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once;
     None is one more than there are pipeline stages, as vLLM counts on a GPU. Its CPU engine counts
-    one for each stage. ``level_refusal`` is an option that changes no size but keeps vLLM from
+    one for each stage. ``pp_partition`` counts the layers of each stage, None as vLLM deals them.
+    ``level_refusal`` is an option that changes no size but keeps vLLM from
     running at level ``natural``, such as a KV connector.
     """
 
@@ -38,6 +39,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int | None = None
     in_flight_batches: int | None = None
     level_refusal: str | None = None
+    pp_partition: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for option in (

@@ -10,7 +10,7 @@ from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.weights import bits_of_name, with_bits
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.natural_refusals import natural_refusals
-from hybrid_blocks.read import effects, speculative
+from hybrid_blocks.read import effects, speculative, values
 from hybrid_blocks.read.arguments import Parsed, read_arguments
 from hybrid_blocks.read.level import (
     Refusal,
@@ -25,6 +25,7 @@ from hybrid_blocks.variables import LEVEL
 BATCHED_TOKENS: Final = 8192
 """vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""
 SEQUENCES: Final = 1024
+PARTITION: Final = "VLLM_PP_LAYER_PARTITION"
 
 _DTYPES: Final = {"half": "float16", "float": "float32"}
 _LATENT_BACKENDS: Final = (
@@ -84,7 +85,7 @@ def _of_server(found: Words, parsed: Parsed, source: str | None) -> Command:
 
 def _shown(parsed: Parsed, environment: Mapping[str, str]) -> str:
     """Return the command that the plan understood; of JSON, which may hold keys, only the name."""
-    variables = (LEVEL.name, *effects.VARIABLES)
+    variables = (LEVEL.name, PARTITION, *effects.VARIABLES)
     words = [f"{name}={environment[name]}" for name in variables if name in environment]
     words += ["vllm", "serve", *([parsed.model] if parsed.model else [])]
     named = recorded().named()
@@ -278,10 +279,23 @@ def _deployment(
         block_size=options.get("block_size"),
         in_flight_batches=_batches(options, drafts),
         level_refusal=None if refusal is None or refusal.remedy else refusal.reason,
+        pp_partition=_partition(environment),
     )
     return msgspec.structs.replace(
         deployment, max_num_batched_tokens=_batched_tokens(options, deployment.length(model))
     )
+
+
+def _partition(environment: Mapping[str, str]) -> tuple[int, ...] | None:
+    text = environment.get(PARTITION)
+    if text is None:
+        return None
+    try:
+        return tuple(map(values.count, text.split(",")))
+    except ValueError:
+        raise PlanError(
+            f"{PARTITION}={shown(text)}: give the layers of each stage, for example 48,16"
+        ) from None
 
 
 def _sequences(options: Mapping[str, Any]) -> int:

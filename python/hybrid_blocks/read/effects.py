@@ -37,7 +37,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
             (0, 0.0),
             "vLLM takes it from the cache's memory; leave it out, and give --memory without it",
         ),
-        "watermark": ((0, 0.0), "blocks that admissions leave free cannot be planned"),
         "max_num_active_seqs": ((None,), "give the same number as --max-num-seqs instead"),
         "diffusion_config": ((None,), "the blocks of a diffusion model cannot be planned"),
         "engram_config": ((None,), "its tables cannot be planned"),
@@ -137,7 +136,7 @@ SILENT: Final = frozenset(
         *("scheduler_reserve_full_isl", "prefill_schedule_interval", "kv_events_config"),
         *("prefix_caching_hash_algo", "prefix_cache_retention_interval", "prefix_match_unit"),
         *("enable_mamba_shared_prefix_checkpoint", "kv_sharing_fast_prefill"),
-        *("swa_bounded_replay", "kv_offloading_backend"),
+        *("swa_bounded_replay", "kv_offloading_backend", "watermark"),
     }
 )
 """Options that change nothing in a plan of a given memory."""

@@ -42,7 +42,7 @@ def plan_natural(
         raise PlanError(f"{model.name}: no layer keeps a cache")
     cached = [
         _cached(layer, model, deployment, block_tokens, stage)
-        for stage, held in enumerate(stages(model, layers, deployment.pp))
+        for stage, held in enumerate(stages(model, layers, deployment.pp, deployment.pp_partition))
         for layer in held
     ]
     if checkpoint_format != "full":

@@ -152,7 +152,8 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
         groups = group(members)
     else:
         groups = packed.group(_with_index(members, model.index, rank))
-    held = [_on_stage(groups, stage) for stage in stages(model, layers, deployment.pp)]
+    cut = stages(model, layers, deployment.pp, deployment.pp_partition)
+    held = [_on_stage(groups, stage) for stage in cut]
     widest = max(held, key=_block_bytes)
     block_bytes = _block_bytes(widest)
     num_blocks = memory_bytes // block_bytes
