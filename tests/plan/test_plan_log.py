@@ -491,8 +491,10 @@ def test_blocks_are_read_from_the_line_of_metrics() -> None:
     assert _planned(_started("Qwen/Qwen3.6-27B", 65_536, line))["blocks"] == ("700", "700")
 
 
-def _in_two_stages(*gib: float, names: tuple[str, ...] = ("", "")) -> list[str]:
-    drafts = "SpeculativeConfig(method='mtp', model='Qwen/Qwen3.5-27B', num_spec_tokens=3)"
+MTP = "SpeculativeConfig(method='mtp', model='Qwen/Qwen3.5-27B', num_spec_tokens=3)"
+
+
+def _in_two_stages(*gib: float, names: tuple[str, ...] = ("", ""), drafts: str = MTP) -> list[str]:
     lines = [
         line.replace("pipeline_parallel_size=1", "pipeline_parallel_size=2").replace(
             "speculative_config=None", f"speculative_config={drafts}"
@@ -528,6 +530,24 @@ def test_memory_that_was_given_is_that_of_all_stages() -> None:
     log = read_lines(_in_two_stages(6.0, 12.0, names=NAMED))
     figures = {it.name: it.planned for it in report_log(log, None, {}, 12 << 30).figures.figures}
     assert figures["blocks"] == "436"
+
+
+def test_the_layers_of_each_stage_are_those_of_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, figures = tmp_path / "engine.log", tmp_path / "figures.json"
+    log.write_text("\n".join(_in_two_stages(3.18, 8.9, names=NAMED, drafts="None")))
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "16,48")
+    done = CliRunner().invoke(app, ["plan", "--log", str(log), "--json", str(figures)])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(figures.read_text())["figures"]["figures"]
+    planned = {row["name"]: row["planned"] for row in rows}
+    assert planned["blocks"] == "247"
+    assert planned["tokens"] == "179,859"
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "16,forty")
+    done = CliRunner().invoke(app, ["plan", "--log", str(log)])
+    assert done.exit_code == 2
+    assert "VLLM_PP_LAYER_PARTITION=" in done.output
 
 
 def test_engines_with_parallel_data_have_figures_of_their_own() -> None:

@@ -1,6 +1,7 @@
 """``hybrid-blocks plan --log FILE``."""
 
 import codecs
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from hybrid_blocks.inputs import PIECE_BYTES, UNPACK_ERRORS, numbered_lines, unp
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report.tables import render
+from hybrid_blocks.read.command import partition_of
 from hybrid_blocks.read.log_lines import Logged, read_lines
 from hybrid_blocks.read.log_report import LogReport, report_log
 from hybrid_blocks.terminal import grid, make_console, print_table
@@ -57,6 +59,7 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
 
     Raises:
         InvalidArgumentError: options that say nothing beside it.
+        PlanError: as `partition_of`.
 
     """
     given.refuse(
@@ -75,6 +78,9 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
     fields = {name: context.params[name] for name in Deployment.__struct_fields__ if name in given}
     if "max_model_len" in fields:
         fields["max_model_len"] = parse_tokens(fields["max_model_len"])
+    # vLLM logs the number of stages, but not which layers each one has.
+    if (partition := partition_of(os.environ)) is not None:
+        fields["pp_partition"] = partition
     return fields
 
 

@@ -279,14 +279,20 @@ def _deployment(
         block_size=options.get("block_size"),
         in_flight_batches=_batches(options, drafts),
         level_refusal=None if refusal is None or refusal.remedy else refusal.reason,
-        pp_partition=_partition(environment),
+        pp_partition=partition_of(environment),
     )
     return msgspec.structs.replace(
         deployment, max_num_batched_tokens=_batched_tokens(options, deployment.length(model))
     )
 
 
-def _partition(environment: Mapping[str, str]) -> tuple[int, ...] | None:
+def partition_of(environment: Mapping[str, str]) -> tuple[int, ...] | None:
+    """Read the layers of each pipeline stage from vLLM's variable; None where it is not set.
+
+    Raises:
+        PlanError: the variable holds no list of counts.
+
+    """
     text = environment.get(PARTITION)
     if text is None:
         return None
