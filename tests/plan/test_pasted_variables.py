@@ -4,6 +4,7 @@ import re
 
 import pytest
 from hybrid_blocks.model import PlanError
+from hybrid_blocks.plan import plan_natural
 from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
 from hybrid_blocks.read.command import read_command
 
@@ -35,6 +36,33 @@ def test_a_partition_gives_the_layers_of_each_stage(text: str) -> None:
 def test_a_partition_that_vllm_refuses_is_refused(value: str) -> None:
     with pytest.raises(PlanError, match="VLLM_PP_LAYER_PARTITION="):
         planned(f"VLLM_PP_LAYER_PARTITION={value} {QWEN}", 10)
+
+
+@pytest.mark.parametrize(
+    ("model", "checkpoints", "slabs", "mib"),
+    [
+        ("Qwen/Qwen3.5-27B", "learned", 332, 37),
+        ("Qwen/Qwen3.5-27B", "learned/format=int8", 472, 26),
+        ("Qwen/Qwen3.5-27B", "learned/format=bf16", 491, 25),
+        ("nvidia/Nemotron-H-8B-Base-8K", "learned", 756, 16.25),
+        ("nvidia/Nemotron-H-8B-Base-8K", "learned/format=int8", 725, 16.946),
+    ],
+)
+def test_checkpoints_in_a_format_are_planned_as_the_engine_plans_them(
+    model: str, checkpoints: str, slabs: int, mib: float
+) -> None:
+    length = "" if "Nemotron" in model else "--max-model-len 65536"
+    variables = f"HYBRID_BLOCKS=natural HYBRID_BLOCKS_CHECKPOINTS={checkpoints}"
+    command = read_command([f"{variables} vllm serve {model} {length}"])
+    arena = plan_natural(command.model, 12 * GIB, command.deployment)
+    assert arena.num_slabs == slabs
+    assert arena.slab_bytes / 2**20 == pytest.approx(mib, abs=0.001)
+
+
+@pytest.mark.parametrize("value", ["format=int8", "learned/format=int4", "nonsense"])
+def test_checkpoints_that_the_engine_refuses_are_refused(value: str) -> None:
+    with pytest.raises(PlanError, match="HYBRID_BLOCKS_CHECKPOINTS="):
+        read_command([f"HYBRID_BLOCKS_CHECKPOINTS={value} vllm serve Qwen/Qwen3.5-27B"])
 
 
 @pytest.mark.parametrize(

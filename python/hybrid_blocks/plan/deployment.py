@@ -5,6 +5,7 @@ from typing import Final, Literal
 import msgspec
 
 from hybrid_blocks.model import Layer, Model, PlanError, Rank, dtype, kv_format
+from hybrid_blocks.model.layer import StateFormat
 
 DEFAULT_MAX_MODEL_LEN: Final = 131_072
 """Assumed where neither the user nor the model's config says how long a request may be."""
@@ -23,8 +24,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once;
     None is one more than there are pipeline stages, as vLLM counts on a GPU. Its CPU engine counts
     one for each stage. ``pp_partition`` counts the layers of each stage, None as vLLM deals them.
-    ``level_refusal`` is an option that changes no size but keeps vLLM from
-    running at level ``natural``, such as a KV connector.
+    ``checkpoint_format`` is that of kept states at level ``natural``. ``level_refusal`` is an
+    option that changes no size but keeps vLLM from running at that level, such as a KV connector.
     """
 
     tp: int = 1
@@ -40,6 +41,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_batches: int | None = None
     level_refusal: str | None = None
     pp_partition: tuple[int, ...] | None = None
+    checkpoint_format: StateFormat = "full"
 
     def __post_init__(self) -> None:
         for option in (

@@ -6,7 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, PlanError, load_model
+from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.model.weights import bits_of_name, with_bits
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.natural_refusals import natural_refusals
@@ -20,7 +22,7 @@ from hybrid_blocks.read.level import (
 )
 from hybrid_blocks.read.options import recorded, shown
 from hybrid_blocks.read.words import Words, find_server
-from hybrid_blocks.variables import LEVEL
+from hybrid_blocks.variables import CHECKPOINTS, LEVEL
 
 BATCHED_TOKENS: Final = 8192
 """vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""
@@ -280,10 +282,29 @@ def _deployment(
         in_flight_batches=_batches(options, drafts),
         level_refusal=None if refusal is None or refusal.remedy else refusal.reason,
         pp_partition=partition_of(environment),
+        checkpoint_format=_checkpoint_format(options, environment, refusal),
     )
     return msgspec.structs.replace(
         deployment, max_num_batched_tokens=_batched_tokens(options, deployment.length(model))
     )
+
+
+def _checkpoint_format(
+    options: Mapping[str, Any], environment: Mapping[str, str], refusal: Refusal | None
+) -> StateFormat:
+    """Return the format in which the engine keeps states; ``full`` where it serves no other."""
+    text = environment.get(CHECKPOINTS.name)
+    if not text:
+        return "full"
+    from hybrid_blocks import CheckpointPolicy  # noqa: PLC0415 - imports numpy, which `plan` spares
+
+    try:
+        asked: StateFormat = CheckpointPolicy(text).options["format"]
+    except InvalidArgumentError as error:
+        raise PlanError(f"{CHECKPOINTS.name}={shown(text)}: {error}") from None
+    is_whole = options.get("pipeline_parallel_size", 1) == 1
+    has_cache = options.get("enable_prefix_caching") is not False
+    return asked if is_whole and has_cache and refusal is None else "full"
 
 
 def partition_of(environment: Mapping[str, str]) -> tuple[int, ...] | None:

@@ -24,13 +24,14 @@ def plan_natural(
     model: Model,
     memory_bytes: int,
     deployment: Deployment,
-    checkpoint_format: StateFormat = "full",
+    checkpoint_format: StateFormat | None = None,
 ) -> ArenaPlan:
     """Plan an arena for ``memory_bytes`` of free KV memory on each GPU, as level ``natural`` does.
 
     Groups need no equal numbers of layers. State layers are split into as many groups as pay: a
     smaller slot makes a smaller slab, so that memory moves between pools at a finer grain. In a
-    ``checkpoint_format`` other than that of running states, checkpoints have a pool of their own.
+    ``checkpoint_format`` other than that of running states, checkpoints have a pool of their own;
+    without one the deployment's counts.
 
     Raises:
         PlanError: the memory does not hold the null slab and one more.
@@ -45,10 +46,9 @@ def plan_natural(
         for stage, held in enumerate(stages(model, layers, deployment.pp, deployment.pp_partition))
         for layer in held
     ]
-    if checkpoint_format != "full":
-        cached = [
-            _with_checkpoints(layer, model, deployment, checkpoint_format) for layer in cached
-        ]
+    kept_as = checkpoint_format or deployment.checkpoint_format
+    if kept_as != "full":
+        cached = [_with_checkpoints(layer, model, deployment, kept_as) for layer in cached]
     order = {layer: index for index, layer in enumerate(layers)}
     cached.sort(key=lambda layer: order[layer.name])  # type: ignore[index]
     return plan_arena(
