@@ -90,7 +90,6 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "doctor._print_installation",
             "top.read_engine",
         ),
-        "record.Subscriber",
     ):
         monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
     monkeypatch.setattr("hybrid_blocks.view.server.make_server", ran)
@@ -122,7 +121,6 @@ def base(command: str, folder: Path) -> list[str]:
         "doctor": ["--model", "Phi-4"],
         "plan": ["Granite-4.0-Micro", "--memory", "24GiB"],
         "profile": [],
-        "record": ["tcp://localhost:5557", str(folder / "events.jsonl")],
         "replay": [str(trace), "--model", "Granite-4.0-Micro", "--memory", "1GiB"],
         "top": ["localhost:8000", "--once"],
         "view": ["Granite-4.0-Micro", "--memory", "24GiB"],

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybrid_blocks._core import KeyedDigests, RecordLines
+from hybrid_blocks._core import RecordLines
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.trace.digests import split
 from hybrid_blocks.trace.recorded import Record, parse
@@ -54,7 +54,7 @@ def test_a_line_says_what_the_engine_noted() -> None:
         block_tokens=16,
         prompt_tokens=48,
         output_tokens=2,
-        blocks=KeyedDigests(KEY).text(HASHES),
+        blocks="4JFJ6o+FW8jxAJEVL5KrkX7+CUpeYZ/jTGWN",
         found_tokens=32,
         session=0,
         adapter=0,

@@ -1,6 +1,6 @@
 """The compiled core: typed here by hand, checked against the binary by stubtest."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import (
     Any,
     TypeAlias,
@@ -25,7 +25,6 @@ __all__ = [
     "GroupKind",
     "GroupSpec",
     "HashChain",
-    "KeyedDigests",
     "RecordLines",
     "build_info",
     "offload",
@@ -163,17 +162,6 @@ class HashChain:
     @property
     def num_tokens(self) -> int:
         """Tokens appended so far."""
-
-@final
-class KeyedDigests:
-    """Says which hashes are equal, and nothing else without ``key``, which has 16 bytes."""
-
-    def __new__(cls, key: bytes) -> KeyedDigests: ...
-    def text(self, hashes: Iterable[bytes]) -> str:
-        """Return a digest of 12 characters for each hash, one behind another.
-
-        A digest is 9 bytes of the hash's CBC-MAC with AES-128.
-        """
 
 @final
 class RecordLines:

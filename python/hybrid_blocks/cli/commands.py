@@ -16,7 +16,6 @@ FUNCTIONS = {
     "doctor": "doctor",
     "plan": "plan_command",
     "profile": "profile_command",
-    "record": "record_command",
     "replay": "replay_command",
     "top": "top_command",
     "view": "view_command",

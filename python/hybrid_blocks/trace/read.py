@@ -23,8 +23,6 @@ from hybrid_blocks.trace import (
 )
 from hybrid_blocks.trace.builder import TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
-from hybrid_blocks.trace.kv_events import line as kv_events
-from hybrid_blocks.trace.kv_events import requests as kv_events_requests
 from hybrid_blocks.trace.lines import LineReader, OnError
 from hybrid_blocks.trace.nearest import (
     Fields,
@@ -83,12 +81,6 @@ FORMATS = {
     "azure": Format(azure.MARK, azure.parse, lengths.build, fields=columns(azure.HEADER)),
     "recorded": Format(
         recorded.MARK, recorded.parse, recorded.build, fields=Fields.of(recorded.Record)
-    ),
-    "kv-events": Format(
-        kv_events.MARK,
-        kv_events.parse,
-        kv_events_requests.build,
-        fields=Fields.of(kv_events.Line),
     ),
     "weka": Format(
         b'"requests"',

@@ -8,7 +8,6 @@ mod extra_keys;
 mod guarded;
 mod hash;
 mod hint;
-mod keyed;
 mod list_ints;
 mod record;
 mod tokens;
@@ -22,7 +21,6 @@ pub use error::{
 pub use guarded::{Guarded, caught};
 pub use hash::{PyBlockHasher, PyHashChain};
 pub use hint::optional_hint;
-pub use keyed::PyKeyedDigests;
 pub use list_ints::ListInts;
 pub use record::PyRecordLines;
 pub use tokens::{list_ids, token_ids};

@@ -2,12 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use hybrid_blocks::hash::{Hashes, KeyedDigests};
+use hybrid_blocks::hash::{Hashes, KEY_BYTES, KeyedDigests};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use rustc_hash::FxHashMap;
 
-use crate::keyed::key_of;
+use crate::error::invalid_argument;
 
 const MICROSECONDS: f64 = 1e6;
 const SIX_DIGITS: u64 = 1_000_000;
@@ -34,7 +34,10 @@ struct Numbers {
 impl PyRecordLines {
     #[new]
     fn new(key: &[u8], start: f64) -> PyResult<Self> {
-        let digests = KeyedDigests::new(key_of(key)?);
+        let key = key.try_into().map_err(|_| {
+            invalid_argument(format!("a key has {KEY_BYTES} bytes, and this one {}", key.len()))
+        })?;
+        let digests = KeyedDigests::new(key);
         Ok(Self { start, digests, numbers: Mutex::default() })
     }
 

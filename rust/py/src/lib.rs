@@ -41,7 +41,7 @@ mod _core {
     #[pymodule_export]
     use super::policy::FlopModel;
     #[pymodule_export]
-    use hybrid_blocks_interop::{PyBlockHasher, PyHashChain, PyKeyedDigests, PyRecordLines};
+    use hybrid_blocks_interop::{PyBlockHasher, PyHashChain, PyRecordLines};
     #[pymodule_export]
     use hybrid_blocks_vllm::vllm;
 
