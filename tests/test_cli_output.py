@@ -45,8 +45,8 @@ def test_a_dash_is_standard_output(
     "command",
     [
         ("plan", "Granite-4.0-Micro", "--memory", "24GiB"),
-        ("replay", "--workload", "single", "--limit", "5", "--memory", "4GiB"),
-        ("replay", "--workload", "single", "--limit", "5", "--share", "90%,unbounded"),
+        ("replay", "--workload", "tools", "--limit", "5", "--memory", "4GiB"),
+        ("replay", "--workload", "tools", "--limit", "5", "--share", "90%,unbounded"),
     ],
     ids=lambda command: " ".join(command[::2]),
 )

@@ -111,7 +111,7 @@ def test_the_page_lists_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
     scripts = EXAMPLES.glob("*.sh")
     for file in [
-        *EXAMPLES.glob("*.py"),
+        *EXAMPLES.glob("**/*.py"),
         *scripts,
         *EXAMPLES.glob("*.csv"),
         *COMPOSE.glob("*.yaml"),

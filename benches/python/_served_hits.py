@@ -11,7 +11,8 @@ from _served_model import Case, Side, serving
 from _served_rows import GIB, MODELS, Cases, deployment, read
 from hits import MOONCAKE
 from hybrid_blocks.model import load_model
-from hybrid_blocks.trace import Trace, generate_workload
+from hybrid_blocks.trace import Trace
+from loads import generate
 from natural.served import Served
 from vllm.v1.core.sched.output import SchedulerOutput
 
@@ -51,7 +52,7 @@ def cases(data: Path, models: Sequence[str]) -> Cases:
 def _trace(load_name: str, data: Path) -> Trace:
     load = LOADS[load_name]
     if load.file is None:
-        return generate_workload(load_name, num_requests=load.limit)
+        return generate(load_name, num_requests=load.limit)
     return read(data, load.file, load.limit)
 
 

@@ -18,6 +18,7 @@ from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 
+import _test_folders  # noqa: F401
 import msgspec
 from _record import Record, Row, code_of
 from hybrid_blocks.plan import Deployment
@@ -36,7 +37,8 @@ from hybrid_blocks.replay.limits import Refusal, RequestLimit, find_too_large
 from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.shares import SharedCache, share_text
 from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import Trace, generate_workload, read_trace
+from hybrid_blocks.trace import Trace, read_trace
+from loads import generate
 
 GIB = 2**30
 MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
@@ -113,7 +115,6 @@ LOADS = {
     "seats": Load(None, 1000),
     "changing": Load(None, 1000),
     "agent trace": Load("claude_code_agentic_dev.jsonl.gz", 600, 64),
-    "branching": Load(None, 2000),
     "sharegpt": Load("llmservingsim_sharegpt_qwen3_300.jsonl.gz", 300),
     "mooncake whole": Load(MOONCAKE, 12_031, 512),
 }
@@ -194,7 +195,7 @@ def _trace(name: str, data: Path, limit: int | None) -> Trace:
     load = LOADS[name]
     num_requests = min(limit or load.limit, load.limit)
     if load.file is None:
-        return generate_workload(name, 0, num_requests)
+        return generate(name, 0, num_requests)
     return read_trace(data / "traces" / load.file).head(num_requests)
 
 

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 from hybrid_blocks._core import RecordLines
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.trace.digests import split
-from hybrid_blocks.trace.recorded import Record, parse
+from hybrid_blocks.trace.recorded import Record, parse, split_digests
 from hybrid_blocks.trace.recorder import Finished
 
 KEY = bytes(range(16))
@@ -64,7 +63,7 @@ def test_a_line_says_what_the_engine_noted() -> None:
         first_token=0.75,
         finished=1.875001,
     )
-    assert len(split(found.blocks)) == len(HASHES)
+    assert len(split_digests(found.blocks)) == len(HASHES)
 
 
 def test_requests_sessions_and_adapters_are_counted_over_all_calls() -> None:

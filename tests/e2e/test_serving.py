@@ -9,7 +9,7 @@ from pathlib import Path
 import models
 import pytest
 import vllm
-from hybrid_blocks.trace.digests import split
+from hybrid_blocks.trace.recorded import split_digests
 from program import is_scheduled_in_one_call
 from recorded import hits_of_replay, kill_while_it_writes, lines_of, traces_of
 from scenario import PROMPTS, Record, arrival, live_through
@@ -297,6 +297,8 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 @pytest.mark.usefixtures("records")
 def test_files_of_the_same_traffic_share_no_digest(case: tuple[str, str]) -> None:
     kind, level = case
-    own = {digest for line in lines_of(traffic(kind, level)) for digest in split(line.blocks)}
+    own = {
+        digest for line in lines_of(traffic(kind, level)) for digest in split_digests(line.blocks)
+    }
     assert own.isdisjoint(_digests.get(kind, set()))
     _digests.setdefault(kind, set()).update(own)

@@ -30,6 +30,7 @@ from hybrid_blocks.replay.shares import SharedCache, read_shares
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace, generate_workload, shared_prefixes
 from hybrid_blocks.trace.builder import TraceBuilder
+from loads import generate
 from typer.testing import CliRunner
 
 MODEL = "Nemotron-H-8B"
@@ -94,7 +95,7 @@ def test_a_checkpoint_in_the_question_is_used_by_nobody() -> None:
 
 
 def test_what_memory_has_no_room_for_is_counted_as_dropped() -> None:
-    trace = generate_workload("single", num_requests=120)
+    trace = generate("single", num_requests=120)
     _, roomy = counted(trace, "fixed:128", gib=500)
     _, tight = counted(trace, "fixed:128", gib=4)
     assert sum(count.dropped for count in roomy.values()) < 10
@@ -206,7 +207,7 @@ def test_what_one_manager_refuses_though_its_limit_allows_it_is_left_out_of_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A manager that claims to hold more than it does is found out when it runs."""
-    trace = generate_workload("single", num_requests=40)
+    trace = generate("single", num_requests=40)
     longest = int(trace.total_tokens.argmax())
     cache = model_cache(MODEL, 64 * GIB, Deployment(in_flight_batches=1))
 
@@ -283,7 +284,7 @@ def test_the_command_compares_at_shares_in_tables_and_json(tmp_path: Path) -> No
 
 
 def test_several_placements_without_a_share_are_columns() -> None:
-    arguments = ("--workload", "single", "--limit", 20, "--model", MODEL, "--memory", "20GiB")
+    arguments = ("--workload", "tools", "--limit", 20, "--model", MODEL, "--memory", "20GiB")
     output = run(*arguments, "--placement", "fixed:128,none")
     assert "rust fixed:128 lru" in output
     assert "rust none lru" in output

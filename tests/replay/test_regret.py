@@ -8,9 +8,11 @@ from hybrid_blocks.replay import EngineConfig, model_cache
 from hybrid_blocks.replay.clock import Timeline
 from hybrid_blocks.replay.shares import SharedCache
 from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import WORKLOADS, Trace, generate_workload
+from hybrid_blocks.trace import Trace, generate_workload
 from hybrid_blocks.trace.builder import TraceBuilder
-from hybrid_blocks.trace.workloads import Chats, Documents, generate_mix
+from hybrid_blocks.trace.workloads import KINDS
+from loads import LOADS as OF_TESTS
+from loads import generate
 from regret import Phase, Regret, hit_rate, measure_regret, phases
 
 pytestmark = pytest.mark.wheel
@@ -20,21 +22,13 @@ DISTANCES = (0, 128, 512, 1_024, 2_048, 8_192)
 FIXED = tuple(Variant(placement=f"fixed:{distance}") for distance in DISTANCES)
 ENOUGH = 0.95
 
-LOADS = {
-    **dict.fromkeys(WORKLOADS, ()),
-    "changing": (Documents(), Chats()),
-    "changing back": (Chats(), Documents()),
-}
+LOADS = (*KINDS, *OF_TESTS)
 QUICK = ("conversations", "agents", "documents", "changing")
 
 
 def regrets(name: str, num_requests: int, model: str, share: float, seed: int) -> list[Regret]:
-    changes: tuple[int, ...] = ()
-    if LOADS[name]:
-        trace = generate_mix(LOADS[name], seed, num_requests, name)
-        changes = (num_requests // 2,)
-    else:
-        trace = generate_workload(name, seed, num_requests)
+    trace = generate(name, seed, num_requests)
+    changes = (num_requests // 2,) if len(OF_TESTS.get(name, ())) > 1 else ()
     cache = model_cache(model, 2**40, Deployment(in_flight_batches=1))
     return list(
         measure_regret(

@@ -14,23 +14,12 @@ from hybrid_blocks.replay import (
     replay,
 )
 from hybrid_blocks.replay.clock import StepTime
-from hybrid_blocks.trace import Trace, generate_trace
+from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder
-from hybrid_blocks.trace.generate import Shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loads import small
 from watched_manager import WatchedManager
-
-SMALL = Shape(
-    num_requests=30,
-    conversations_per_second=20.0,
-    num_system_prompts=3,
-    system_tokens=(40.0, 0.5),
-    message_tokens=(20.0, 1.0),
-    output_tokens=(15.0, 0.8),
-    pause_seconds=0.05,
-    max_tokens=300,
-)
 
 
 def made(*requests: tuple[int, int, float], shared: int = 0) -> Trace:
@@ -90,17 +79,13 @@ def assert_served(trace: Trace, engine: Engine, manager: WatchedManager) -> None
 def test_every_request_finishes_with_exactly_its_tokens_and_nothing_leaks(
     seed: int, spare_blocks: int, block_size: int, **limits: Any
 ) -> None:
-    trace = generate_trace(seed, Shape(**{**_fields(SMALL), "num_requests": 10}))
+    trace = small(seed, 10)
     config = EngineConfig(**limits)
     num_blocks = -(-int(trace.total_tokens.max()) // block_size) + spare_blocks
     engine, manager = watched(trace, num_blocks, config, block_size)
     assert_served(trace, engine, manager)
     assert len(engine.meter.steps) > 0
     assert sum(life.preempted for life in manager.lives.values()) == engine.counters.preemptions
-
-
-def _fields(shape: Shape) -> dict[str, Any]:
-    return {name: getattr(shape, name) for name in Shape.__slots__}
 
 
 def test_a_tiny_pool_preempts_and_recovers() -> None:
@@ -120,7 +105,7 @@ def test_the_request_admitted_last_is_preempted_and_comes_back_before_later_arri
 
 
 def test_a_large_pool_never_preempts() -> None:
-    trace = generate_trace(5, SMALL)
+    trace = small(5)
     engine, manager = watched(trace, 400, EngineConfig(max_num_seqs=4))
     assert engine.counters.preemptions == 0
     assert engine.counters.peak_running == 4
@@ -131,7 +116,7 @@ def test_equal_inputs_give_equal_replays() -> None:
     config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64)
 
     def figures() -> list[Any]:
-        engine = made_engine(generate_trace(9, SMALL), 120, config, block_size=4)
+        engine = made_engine(small(9), 120, config, block_size=4)
         engine.run()
         timeline = engine.timeline
         return [

@@ -15,7 +15,8 @@ from hybrid_blocks.replay import (
     model_cache,
     replay,
 )
-from hybrid_blocks.trace import Trace, generate_workload
+from hybrid_blocks.trace import Trace
+from loads import generate
 
 MEASURED = {"manager_us_per_step_p50", "manager_us_per_step_p99", "manager_seconds", "wall_seconds"}
 
@@ -44,13 +45,13 @@ def counted(result: Result) -> dict[str, Any]:
         ("documents", "Qwen3.5-27B", 40, 16),
         ("single", "Qwen3.5-27B", 12, 64),
         ("tools", "Nemotron-H-8B", 12, 32),
-        ("branching", "Granite-4.0-Micro", 1, 64),
+        ("templates", "Granite-4.0-Micro", 2, 64),
     ],
 )
 def test_a_replay_is_the_same_with_and_without_the_calls(
     name: str, model: str, gib: int, seqs: int, retention: int | None
 ) -> None:
-    trace = generate_workload(name, 3, 40).at_once()
+    trace = generate(name, 3, 40).at_once()
     options = VllmOptions(retention=retention)
     spared, timeline = run(trace, model, gib, seqs, options)
     asked, every = run(trace, model, gib, seqs, replace(options, spare_calls=False))

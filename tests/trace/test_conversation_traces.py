@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks.trace import Trace, read_trace
+from hybrid_blocks.trace import DamagedLineError, Trace, read_trace
 from hybrid_blocks.trace.conversations import CONVERSATION_GAP
 
 
@@ -113,3 +113,12 @@ def test_a_limit_keeps_what_requests_follow(path: Path) -> None:
     assert len(trace.head(99)) == 3
     with pytest.raises(ValueError, match="limit is 0"):
         trace.head(0)
+
+
+def test_subagents_that_are_nested_without_an_end_are_damage(path: Path) -> None:
+    nested: list[dict[str, Any]] = [turn(0, 64, 0, [1])]
+    for _ in range(32):
+        nested = [{"t": 0, "type": "subagent", "requests": nested}]
+    assert len(read(path, nested)) == 1
+    with pytest.raises(DamagedLineError, match="subagents are nested more than 32 deep"):
+        read(path, [{"t": 0, "type": "subagent", "requests": nested}])

@@ -1,4 +1,4 @@
-"""Traces that people have: agents' raw files, hashes of single blocks, rounds, arrivals."""
+"""Traces that people have: agents' raw files, hashes of single blocks, arrivals."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hybrid_blocks.trace import DamagedLineError, Trace, read_trace
-from hybrid_blocks.trace.tracelab import HEADER
 
 SIX = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
 EIGHT = SIX.replace("Timestamp,", "Timestamp,Session ID,Elapsed time,")
@@ -38,25 +37,6 @@ BAILIAN: list[dict[str, Any]] = [
     {"chat_id": 7, "parent_chat_id": -1, "timestamp": 80, "input_length": 50, "output_length": 1,
      "type": "text", "turn": 1, "hash_ids": [11, 10, 12]},
 ]  # fmt: skip
-TRACELAB: list[dict[str, Any]] = [
-    {"session_id": "s", "round_index": 0, "provider": "claude", "input_tokens_total": 100,
-     "prefix_tokens": 30, "newly_append_tokens": 70, "output_tokens": 20,
-     "timing_events": [{"event_type": "user_message", "timestamp": "2026-08-25T00:00:10Z"},
-                       {"event_type": "text", "timestamp": "2026-08-25T00:00:14Z"}]},
-    {"session_id": "s", "round_index": 2, "prefix_tokens": 50, "newly_append_tokens": 5,
-     "output_tokens": 1, "timing_events": []},
-    {"session_id": "s", "round_index": 1, "prefix_tokens": 120, "newly_append_tokens": 8,
-     "output_tokens": 0, "tools": [],
-     "timing_events": [{"event_type": "tool_result", "timestamp": "2026-08-25T00:00:16.5Z"}]},
-    {"session_id": "t", "round_index": 0, "prefix_tokens": 0, "newly_append_tokens": 9,
-     "output_tokens": 1,
-     "timing_events": [{"event_type": "user_message", "timestamp": "2026-08-25T00:00:13Z"}]},
-]  # fmt: skip
-TRACELAB_CSV = f"""{HEADER.decode()}
-a,70,20,500.000000,0,2500.000000,30
-a,8,1,500.000000,1,0.000000,120
-b,9,1,1500.000000,0,0.000000,0
-"""
 BURSTGPT = f"{SIX}\n5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,0,1087,API log\n"
 
 
@@ -65,10 +45,7 @@ def lines(records: list[dict[str, Any]]) -> str:
 
 
 SAMPLES = {
-    "weka": lines([WEKA]),
     "bailian": lines(BAILIAN),
-    "tracelab": lines(TRACELAB),
-    "tracelab-csv": TRACELAB_CSV,
     "burstgpt": BURSTGPT,
 }
 
@@ -132,23 +109,6 @@ def test_tokens_behind_the_last_hash_are_unique(tmp_path: Path) -> None:
     assert not {*tokens(trace, 2)[48:]} & {*tokens(trace, 0), *tokens(trace, 1)}
 
 
-def test_a_round_repeats_what_it_says_of_its_session(tmp_path: Path) -> None:
-    trace = read(tmp_path, lines(TRACELAB))
-    assert trace.prompt_tokens.tolist() == [100, 128, 55, 9]
-    assert tokens(trace, 1)[:120] == tokens(trace, 0)[:120]
-    assert common(trace, 1, 2) == 50
-    assert trace.follows.tolist() == [-1, 0, 1, -1]
-    assert trace.arrival.tolist() == [0, 2.5, 0, 3]
-    assert trace.session.tolist() == [0, 0, 0, 1]
-
-
-def test_the_csv_of_rounds_waits_for_tools(tmp_path: Path) -> None:
-    trace = read(tmp_path, TRACELAB_CSV)
-    assert trace.arrival.tolist() == [0, 2.5, 1]
-    assert trace.prompt_tokens.tolist() == [100, 128, 9]
-    assert tokens(trace, 1)[:120] == tokens(trace, 0)
-
-
 def test_arrivals_and_lengths_share_nothing(tmp_path: Path) -> None:
     trace = read(tmp_path, BURSTGPT)
     assert trace.arrival.tolist() == [0, 40]
@@ -163,18 +123,11 @@ def test_arrivals_and_lengths_share_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "damaged", "reason"),
     [
-        ("weka", SAMPLES["weka"].replace("[1, 2]", "[1]", 1), "has 1 ids"),
-        ("weka", SAMPLES["weka"].replace('"block_size": 64', '"block_size": 32'), "is 32"),
-        ("weka", '{"id": "a"}', "requests"),
+        ("conversations", lines([WEKA]).replace("[1, 2]", "[1]", 1), "has 1 ids"),
+        ("conversations", lines([WEKA]).replace('"block_size": 64', '"block_size": 32'), "is 32"),
+        ("conversations", '{"id": "a"}', "requests"),
         ("bailian", SAMPLES["bailian"].replace("[10, 11, 12]", "[10]"), "fill 2 hash_ids"),
         ("bailian", SAMPLES["bailian"].replace("61.5", "-1"), "timestamp"),
-        ("tracelab", SAMPLES["tracelab"].replace('"prefix_tokens": 30', '"prefix_tokens": -3'),
-         "prefix_tokens"),
-        ("tracelab", '{"session_id": "s", "round_index": 0, "prefix_tokens": 0, '
-         '"newly_append_tokens": 0, "output_tokens": 4}', "at least 1"),
-        ("tracelab-csv", "a,70,20,500,0,2500", "found 6 fields"),
-        ("tracelab-csv", "a,70,20,-5,0,2500,30", "arrival_time is '-5', no time"),
-        ("tracelab-csv", "a,many,20,5,0,2500,30", "input_len is 'many', no whole number"),
         ("burstgpt", "5,ChatGPT,472", "6 or 8 fields"),
         ("burstgpt", "5,ChatGPT,0,18,18,API log", "Request tokens is 0"),
         ("burstgpt", "nan,ChatGPT,4,18,18,API log", "no time"),
@@ -186,6 +139,6 @@ def test_a_damaged_line_is_named(tmp_path: Path, name: str, damaged: str, reason
     with pytest.raises(DamagedLineError, match=reason) as raised:
         read_trace(path, name)
     assert raised.value.line == 1
-    good = SAMPLES[name].splitlines()[-1]
+    good = SAMPLES.get(name, lines([WEKA])).splitlines()[-1]
     path.write_text(damaged.splitlines()[0] + "\n" + good + "\n")
     assert read_trace(path, name, "skip").skipped == (1,)

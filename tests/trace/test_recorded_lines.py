@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 import zstandard
 from hybrid_blocks.trace import DamagedLineError, read_trace
-from hybrid_blocks.trace.digests import split
 from hybrid_blocks.trace.lines import LineReader
 from hybrid_blocks.trace.record_file import ENDINGS, RecordFile
-from hybrid_blocks.trace.recorded import Record, parse
+from hybrid_blocks.trace.recorded import Record, parse, split_digests
 from hybrid_blocks.trace.recorder import Finished, Recorder, logger
 
 BLOCK = 16
@@ -147,7 +146,7 @@ def test_a_file_of_several_frames_is_read_as_one(tmp_path: Path) -> None:
 
 def test_two_files_of_the_same_traffic_share_no_digest(tmp_path: Path) -> None:
     first, second = written(tmp_path / "a.jsonl"), written(tmp_path / "b.jsonl.gz")
-    digests = [{it for one in each for it in split(one.blocks)} for each in (first, second)]
+    digests = [{it for one in each for it in split_digests(one.blocks)} for each in (first, second)]
     assert [len(each) for each in digests] == [15, 15]
     assert digests[0].isdisjoint(digests[1])
     for one, other in zip(first, second, strict=True):

@@ -1,9 +1,9 @@
 import numpy as np
-from hybrid_blocks.trace import Sharing, Trace, generate_trace, measure_sharing
+from hybrid_blocks.trace import Sharing, Trace, measure_sharing
 from hybrid_blocks.trace.builder import TraceBuilder
-from hybrid_blocks.trace.generate import Shape
 from hypothesis import given
 from hypothesis import strategies as st
+from loads import small
 
 Requests = list[tuple[list[tuple[int, int]], int]]
 
@@ -58,5 +58,5 @@ def test_token_ids_are_the_spans_written_out(requests: Requests) -> None:
 
 
 def test_sharing_of_a_generated_workload_equals_a_set_of_all_prefixes() -> None:
-    trace = generate_trace(3, Shape(num_requests=40, max_tokens=1500))
+    trace = small(3, 40)
     assert measure_sharing(trace, 16) == naive_sharing(trace, 16)

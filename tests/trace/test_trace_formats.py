@@ -1,6 +1,5 @@
 import gzip
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,23 +15,6 @@ MOONCAKE = [
     {"timestamp": 0, "input_length": 1024, "output_length": 3, "hash_ids": [7, 8]},
     {"timestamp": 1500, "input_length": 1100, "output_length": 0, "hash_ids": [7, 8, 9]},
     {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [7, 10]},
-]
-AIPERF: list[dict[str, object]] = [
-    {
-        "session_id": "a",
-        "input_length": 100,
-        "output_length": 7,
-        "hash_ids": [0, 1],
-        "timestamp": 5,
-    },
-    {"session_id": "b", "input_length": 70, "output_length": 9, "hash_ids": [0, 2], "timestamp": 9},
-    {"session_id": "a", "input_length": 65, "output_length": 0, "hash_ids": [3, 4], "delay": 250.5},
-    {"session_id": "a", "input_length": 3, "hash_ids": [5], "delay": 0},
-]
-KVCACHE_SIMULATOR: list[dict[str, object]] = [
-    {"block_size": 16, "hash_ids": ["x", 7], "input_length": 20},
-    {"block_size": 16, "hash_ids": ["x", "7", -3], "input_length": 33, "output_length": 5},
-    {"block_size": 16, "hash_ids": ["y", 7], "input_length": 12, "block_tokens": [4, 8]},
 ]
 LLMSERVINGSIM = [
     {
@@ -72,7 +54,7 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:50.9305900,396,0
 """
-CONVERSATIONS = [
+CONVERSATIONS: list[dict[str, object]] = [
     {
         "id": "a",
         "block_size": 64,
@@ -80,7 +62,11 @@ CONVERSATIONS = [
             {"t": 0.0, "type": "n", "in": 130, "out": 10, "keep": 0, "new": [[1, 2]]},
             {"t": 9.0, "type": "n", "in": 200, "out": 4, "keep": 2, "new": [3]},
         ],
-    }
+    },
+    {
+        "id": "b",
+        "requests": [{"t": 0.0, "type": "n", "in": 130, "out": 1, "hash_ids": [4, 9]}],
+    },
 ]
 
 
@@ -90,8 +76,6 @@ def lines(records: list[dict[str, object]]) -> str:
 
 SAMPLES: dict[str, str] = {
     "mooncake": lines(MOONCAKE),
-    "aiperf": lines(AIPERF),
-    "kvcache-simulator": lines(KVCACHE_SIMULATOR),
     "sharegpt": lines(SHAREGPT),
     "llmservingsim": lines(LLMSERVINGSIM),
     "azure": AZURE,
@@ -146,81 +130,6 @@ def test_blank_lines_are_passed_over(tmp_path: Path, name: str) -> None:
     plain.write_text(SAMPLES[name])
     spaced.write_text("\n" + SAMPLES[name].replace("\n", "\n\n") + "  \n")
     assert_same(read_trace(spaced), read_trace(plain))
-
-
-def test_a_turn_of_aiperf_follows_all_that_was_said_before_it(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text(SAMPLES["aiperf"])
-    trace = read_trace(path)
-    assert trace.prompt_tokens.tolist() == [100, 70, 172, 176]
-    assert trace.output_tokens.tolist() == [7, 9, 1, 1]
-    assert trace.follows.tolist() == [-1, -1, 0, 2]
-    assert trace.session.tolist() == [0, 1, 0, 0]
-    assert trace.arrival.tolist() == pytest.approx([0, 0.004, 0.2505, 0])
-    first, other, second, third = (trace.token_ids(request).tolist() for request in range(4))
-    assert second[:107] == first
-    assert third[:173] == second
-    # Ids stand for 64 tokens, as the lengths say.
-    assert first[:64] == other[:64]
-    assert set(first[64:]).isdisjoint(other[64:])
-
-
-def test_ids_of_kvcache_simulator_are_numbers_or_text(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text(SAMPLES["kvcache-simulator"])
-    trace = read_trace(path)
-    assert trace.arrival.tolist() == [0, 1, 2]
-    assert trace.prompt_tokens.tolist() == [20, 33, 12]
-    first, second, third = (prompt(trace, request) for request in range(3))
-    assert second[:20] == first
-    assert third[4:] == second[16:24]
-    assert set(third[:4]).isdisjoint(second)
-
-
-@pytest.mark.parametrize(
-    ("name", "line", "complaint"),
-    [
-        ("aiperf", {"session_id": "a", "input_length": 99, "hash_ids": [1] * 9}, "99 tokens in 9"),
-        ("aiperf", {"session_id": "a", "input_length": 0}, "input_length"),
-        (
-            "kvcache-simulator",
-            {"block_size": 16, "hash_ids": [1], "input_length": 17},
-            "17 prompt tokens need 2 hash_ids of 16 tokens; the line has 1",
-        ),
-        (
-            "kvcache-simulator",
-            {"block_size": 16, "hash_ids": [1], "input_length": 4, "block_tokens": [5]},
-            "block_tokens add up to 5 of 4",
-        ),
-        (
-            "kvcache-simulator",
-            {"block_size": 4, "hash_ids": [1], "input_length": 5, "block_tokens": [5]},
-            "more than the block_size of 4",
-        ),
-        (
-            "kvcache-simulator",
-            {"block_size": 4, "hash_ids": [True], "input_length": 4},
-            "int | str",
-        ),
-    ],
-)
-def test_a_damaged_line_of_block_ids_says_what_is_wrong(
-    tmp_path: Path, name: str, line: dict[str, object], complaint: str
-) -> None:
-    path = tmp_path / "trace"
-    path.write_text(SAMPLES[name] + lines([line]))
-    with pytest.raises(TraceError, match=re.escape(complaint)) as raised:
-        read_trace(path)
-    assert f"trace:{len(SAMPLES[name].splitlines()) + 1}: " in str(raised.value)
-
-
-def test_blocks_of_two_sizes_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text(
-        lines([{"block_size": size, "hash_ids": [1], "input_length": 4} for size in (16, 4)])
-    )
-    with pytest.raises(TraceError, match="block_size is 16 in request 1 and 4 in request 2"):
-        read_trace(path)
 
 
 def test_mooncake_ids_share_exactly_the_leading_blocks_that_are_equal(tmp_path: Path) -> None:
@@ -372,9 +281,10 @@ def test_a_file_in_no_known_format_is_refused_with_the_known_ones(tmp_path: Path
             '{"arrival_time_ns": 1, "input_toks": 600}',
             "The nearest is llmservingsim, without output_toks, input_tok_ids",
         ),
-        ('{"input_length": 600}', "The nearest is aiperf, without session_id"),
-        ('{"input_length": 600, "timest', "The nearest is aiperf, without session_id"),
-        ('{"response": "so"}', "The nearest is openai, without messages"),
+        (
+            '{"input_length": 600, "timest',
+            "The nearest is mooncake, without timestamp, output_length, hash_ids",
+        ),
         (
             "TIMESTAMP,ContextTokens,Model",
             "The nearest is azure, without GeneratedTokens",
@@ -384,7 +294,6 @@ def test_a_file_in_no_known_format_is_refused_with_the_known_ones(tmp_path: Path
             "ContextTokens,GeneratedTokens,TIMESTAMP",
             "The nearest is azure, in this order: TIMESTAMP,ContextTokens,GeneratedTokens",
         ),
-        ("id,input_len", "The nearest is tracelab-csv, without output_len, arrival_time"),
     ],
 )
 def test_a_file_in_no_known_format_is_compared_with_the_nearest(
@@ -422,7 +331,7 @@ def test_more_distinct_tokens_than_int32_holds_are_refused(tmp_path: Path) -> No
 
 def test_a_format_is_one_row_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading by mark, by name, and the commands that read traces need nothing more."""
-    row = Format(b"prompt;output", _parse_pair, _build_pairs)
+    row = Format((b"prompt;output",), _parse_pair, _build_pairs)
     monkeypatch.setitem(FORMATS, "pairs", row)
     path = tmp_path / "trace.txt"
     path.write_text("prompt;output 10;4\n")

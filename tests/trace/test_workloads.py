@@ -10,33 +10,27 @@ from hybrid_blocks.trace import (
     measure_sharing,
     shared_prefixes,
 )
-from hybrid_blocks.trace.workloads import (
-    Agents,
-    BranchingTools,
-    Chats,
-    Documents,
-    Templates,
-    generate_mix,
-)
+from hybrid_blocks.trace.workloads import KINDS, Agents, BranchingTools, Chats, Documents
+from loads import LOADS, Templates, generate, mix
 
-ALL = ("branching", *WORKLOADS)
+ALL = (*KINDS, *LOADS)
 
 
 def made(name: str, num_requests: int = 600) -> Trace:
-    return generate_workload(name, 1, num_requests)
+    return generate(name, 1, num_requests)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_equal_seeds_make_equal_workloads_of_the_length_asked_for(name: str) -> None:
     first, again = made(name, 150), made(name, 150)
-    other = generate_workload(name, 2, 150)
+    other = generate(name, 2, 150)
     assert len(first) == len(again) == len(other) == 150
     for column in ("arrival", "follows", "session", "prompt_tokens", "span_first", "span_count"):
         np.testing.assert_array_equal(getattr(first, column), getattr(again, column))
     assert not np.array_equal(first.prompt_tokens, other.prompt_tokens)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "branching"])
+@pytest.mark.parametrize("name", ALL)
 def test_arrivals_are_in_order_and_leaders_come_first(name: str) -> None:
     trace = made(name)
     assert (np.diff(trace.arrival[trace.follows < 0]) >= 0).all()
@@ -141,7 +135,7 @@ def test_conversations_go_on_past_words_that_the_history_leaves_out() -> None:
 
 
 def test_a_changing_workload_is_one_kind_and_then_another() -> None:
-    trace = generate_mix((Documents(), Chats()), 1, 400, "change")
+    trace = mix((Documents(), Chats()), 1, 400, "change")
     assert np.median(trace.prompt_tokens[:200]) > 3 * np.median(trace.prompt_tokens[200:])
     assert not np.isin(trace.session[200:], trace.session[:200]).any()
     late = trace.arrival[200:][trace.follows[200:] < 0]
@@ -167,7 +161,9 @@ def test_a_workload_needs_a_seat() -> None:
 
 
 def test_workloads_that_are_not_known_are_refused() -> None:
-    with pytest.raises(TraceError, match="'poems' is no generated workload; known are branching"):
+    with pytest.raises(
+        TraceError, match="'poems' is no generated workload; known are conversations"
+    ):
         generate_workload("poems")
     with pytest.raises(TraceError, match="num_requests is 0"):
-        generate_workload("single", num_requests=0)
+        generate_workload(WORKLOADS[0], num_requests=0)

@@ -162,11 +162,3 @@ def test_times_in_another_unit_are_noted_or_refused(tmp_path: Path) -> None:
 def test_a_recorded_length_that_is_too_large_names_its_line(tmp_path: Path, field: str) -> None:
     with pytest.raises(DamagedLineError, match=rf"trace:2: .*{field}`: it is 2147483648"):
         read(tmp_path, lines(RECORDED, RECORDED | {field: 2**31}))
-
-
-def test_a_request_of_other_blocks_is_named(tmp_path: Path) -> None:
-    other = lines({"session_id": "b", "input_length": 999, "hash_ids": [1, 2]})
-    with pytest.raises(
-        TraceError, match=r"request 5 of trace has 999 tokens in 2 hash_ids; .* for 64 tokens"
-    ):
-        read(tmp_path, SAMPLES["aiperf"].encode() + other)

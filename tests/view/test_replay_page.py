@@ -21,6 +21,7 @@ from hybrid_blocks.trace import Trace, generate_workload, measure_sharing
 from hybrid_blocks.view.page import html_of
 from hybrid_blocks.view.replay_page import ReplayPage, head
 from hybrid_blocks.view.replay_picture import make_replay_picture, story
+from loads import generate
 from typer.testing import CliRunner
 
 ASKED = ("--workload", "tools", "--limit", 40, "--model", "Qwen3.5-27B", "--memory", "8GiB")
@@ -350,7 +351,7 @@ def test_tiers_and_shares_have_no_page(tmp_path: Path, other: tuple[str, str]) -
 
 def test_a_cache_of_blocks_has_no_bytes_to_name() -> None:
     cache = block_cache(900, 16)
-    trace = generate_workload("single", 0, 5, 16)
+    trace = generate("single", 0, 5)
     picture = make_replay_picture(
         trace, cache, compare(trace, cache, [Variant()], EngineConfig(), with_film=True)
     )

@@ -20,7 +20,7 @@ from hybrid_blocks.profile.recorded import Recorded
 from hybrid_blocks.profile.report import make_table, plot
 from hybrid_blocks.profile.result import PARTS, Findings, summarize
 from hybrid_blocks.profile.workload import FLOOR, Settings, steady
-from hybrid_blocks.trace import generate_trace, read_trace
+from hybrid_blocks.trace import generate_workload, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.request_hasher import RequestHasher
 from rich.console import Console
@@ -286,7 +286,7 @@ def test_four_requests_in_a_row_share_their_first_tokens() -> None:
 
 
 def test_a_traces_requests_come_in_order_and_again() -> None:
-    trace = generate_trace(seed=0).head(5)
+    trace = generate_workload("conversations", num_requests=5)
     trace = replace(trace, follows=np.full_like(trace.follows, -1))
     recorded = Recorded(trace)
     jobs = list(islice(recorded, len(trace) + 1))
@@ -299,7 +299,7 @@ def test_a_traces_requests_come_in_order_and_again() -> None:
 
 
 def test_a_turn_begins_when_the_one_before_it_has_ended() -> None:
-    trace = generate_trace(seed=0).head(6)
+    trace = generate_workload("conversations", num_requests=6)
     trace = replace(trace, follows=np.array([-1, 0, 0, -1, 1, 4], dtype=np.int32))
     recorded = Recorded(trace)
 

@@ -13,8 +13,8 @@ from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.profile.workload import Settings
 from hybrid_blocks.trace import measure_sharing, read_trace
-from hybrid_blocks.trace.digests import split
 from hybrid_blocks.trace.read import detect_format
+from hybrid_blocks.trace.recorded import split_digests
 from hybrid_blocks.trace.recorder import MAX_WAITING, Finished, Recorder
 from hybrid_blocks.vllm import installation, recorder
 from hybrid_blocks.vllm import scheduler as batched
@@ -96,7 +96,7 @@ def test_the_file_says_what_the_engine_found(recording: Path, name: str) -> None
         assert one["block_tokens"] == 16
         assert 0 <= one["first_token"] <= one["finished"]
     assert sum(one["found_tokens"] >= SHARED for one in recorded) > 10
-    assert len({tuple(split(one["blocks"])[:4]) for one in recorded}) == 1
+    assert len({tuple(split_digests(one["blocks"])[:4]) for one in recorded}) == 1
     assert str(TOKEN) not in recording.read_text()
 
 
@@ -120,7 +120,7 @@ def test_files_of_the_same_traffic_share_no_digest(
     recorder.uninstall()
     files = sorted(recording.parent.glob("traffic*.jsonl"))
     assert len(files) > 2
-    digests = [{it for one in lines(file) for it in split(one["blocks"])} for file in files]
+    digests = [{it for one in lines(file) for it in split_digests(one["blocks"])} for file in files]
     assert all(digests)
     assert sum(map(len, digests)) == len(set.union(*digests))
     assert all(lines(file)[0]["hybrid_blocks_request"] == 0 for file in files)

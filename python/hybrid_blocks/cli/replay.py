@@ -20,7 +20,7 @@ from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.deployment import MOST
 from hybrid_blocks.replay import Cache, EngineConfig, ManagerName
 from hybrid_blocks.replay.policy import PolicyName
-from hybrid_blocks.trace import AUTO, BRANCHING, FORMATS, SEATS, WORKLOADS, OnError, Trace
+from hybrid_blocks.trace import AUTO, FORMATS, WORKLOADS, OnError, Trace
 
 DEFAULT_MANAGER = ManagerName.RUST
 DEFAULT_MEMORY = "24GiB"
@@ -33,7 +33,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         typer.Argument(
             metavar="[TRACE]",
             exists=True,
-            help="Trace file, also of gzip or zstd; or a folder of ServeGen's clients.",
+            help="Trace file, also of gzip or zstd.",
         ),
     ] = None,
     trace_format: Annotated[
@@ -150,8 +150,8 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = False,
     workload: Annotated[
         str,
-        typer.Option(help=f"Workload to generate: {', '.join((BRANCHING, *WORKLOADS, SEATS))}."),
-    ] = BRANCHING,
+        typer.Option(help=f"Workload to generate: {', '.join(WORKLOADS)}."),
+    ] = WORKLOADS[0],
     seats: Annotated[
         int, typer.Option(min=1, max=MOST, help="Seats that take turns, with --workload seats.")
     ] = 16,

@@ -5,7 +5,7 @@ import numpy.typing as npt
 
 from hybrid_blocks.replay.clock import StepTime
 from hybrid_blocks.trace import Trace
-from hybrid_blocks.trace.prefixes import prefix_ids
+from hybrid_blocks.trace.sharing import prefix_ids
 
 Uint64s = npt.NDArray[np.uint64]
 

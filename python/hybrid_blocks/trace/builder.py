@@ -28,12 +28,10 @@ class TraceBuilder:
     Token ids below ``num_reserved`` belong to the format; `fresh` hands out the ones above.
 
     Attributes:
-        guessed_answers: requests added whose source does not tell the length of their answer.
         notes: what else its readers should know of the source.
     """
 
     def __init__(self, name: str, num_reserved: int = 0) -> None:
-        self.guessed_answers = 0
         self.notes: list[str] = []
         self._name = name
         self._next_fresh = num_reserved
@@ -130,7 +128,6 @@ class TraceBuilder:
             span_count=np.array(self._span_count, dtype=np.int32),
             skipped=skipped,
             cut_off_after=cut_off_after,
-            guessed_answers=self.guessed_answers,
             notes=tuple(self.notes),
         )
 

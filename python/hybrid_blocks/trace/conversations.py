@@ -1,7 +1,8 @@
-"""Coding-agent conversations: one JSON object a line, prompts as delta-coded 64-token block ids.
+"""Coding-agent conversations: one JSON object a line, prompts as 64-token block ids.
 
-Source: github.com/callanjfox/kv-cache-tester. The file leaves some questions open. This module
-answers them:
+Source: github.com/callanjfox/kv-cache-tester. A prompt has its whole list of ids in ``hash_ids``,
+or in ``new`` the ids behind those that it keeps of the prompt before. Several of the raw files may
+be put together, one a line. They leave some questions open. This module answers them:
 
 - Every conversation records its own time from 0. Conversation ``k`` of the file starts ``k`` x
   `CONVERSATION_GAP` seconds after the first.
@@ -26,6 +27,8 @@ from hybrid_blocks.trace.builder import Span, TraceBuilder
 
 TOKENS_PER_ID = 64
 CONVERSATION_GAP = 60.0
+MOST_NESTED = 32
+"""Subagents within subagents."""
 
 Length = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Id = Annotated[int, msgspec.Meta(ge=0, lt=2**31 // TOKENS_PER_ID)]
@@ -44,6 +47,7 @@ class Turn(msgspec.Struct):
     output_tokens: Length = msgspec.field(name="out", default=0)
     keep: Length = 0
     new: list[Id | FirstLast] = []
+    hash_ids: list[Id] | None = None
     think_time: Seconds | None = None
     api_time: Seconds | None = None
     requests: list["Turn"] = []
@@ -77,20 +81,10 @@ _decoder = msgspec.json.Decoder(Conversation)
 def parse(line: bytes) -> Conversation:
     """Read one line; a ``ValueError`` says what is wrong with it."""
     conversation = _decoder.decode(line)
-    check(conversation)
-    return conversation
-
-
-def check(conversation: Conversation) -> None:
-    """Check that ids and lengths agree.
-
-    Raises:
-        ValueError: they do not; says which.
-
-    """
     if conversation.block_size != TOKENS_PER_ID:
         raise ValueError(f"block_size is {conversation.block_size}; only {TOKENS_PER_ID} is known")
     _check(conversation.requests)
+    return conversation
 
 
 def build(name: str, records: Sequence[Conversation]) -> TraceBuilder:
@@ -194,11 +188,28 @@ def _prompts(turns: Sequence[Turn]) -> list[list[IdRange]]:
     return prompts
 
 
-def _check(turns: Sequence[Turn]) -> None:
+def _code(turns: Sequence[Turn]) -> None:
+    """Say of whole lists of ids what each keeps of the list before."""
+    held: list[int] = []
+    for turn in turns:
+        ids = turn.hash_ids
+        if ids is None or turn.is_subagent:
+            continue
+        pairs = enumerate(zip(held, ids, strict=False))
+        unlike = (at for at, (one, other) in pairs if one != other)
+        turn.keep = next(unlike, min(len(held), len(ids)))
+        turn.new, turn.hash_ids = [*ids[turn.keep :]], None
+        held = ids
+
+
+def _check(turns: Sequence[Turn], depth: int = 0) -> None:
+    if depth > MOST_NESTED:
+        raise ValueError(f"subagents are nested more than {MOST_NESTED} deep")
+    _code(turns)
     held = 0
     for turn in turns:
         if turn.is_subagent:
-            _check(turn.requests)
+            _check(turn.requests, depth + 1)
             continue
         where = f"the request at t={turn.t}"
         if turn.input_tokens < 1:

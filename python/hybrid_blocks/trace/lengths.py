@@ -1,12 +1,27 @@
-"""Traces that hold arrivals and lengths alone; their requests share nothing."""
+"""Traces that hold arrivals and lengths alone, of Azure and BurstGPT; their requests share nothing.
+
+Sources: github.com/Azure/AzurePublicDataset, of 2023 and 2024, and its multimodal trace of 2025,
+which has ``NumImages`` in its second column; github.com/HPMLL/BurstGPT, with sessions in its third
+part.
+"""
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
 from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
-from hybrid_blocks.trace.value import shown
+from hybrid_blocks.trace.errors import shown
+
+AZURE = b"TIMESTAMP,ContextTokens,GeneratedTokens"
+_AZURE_WITH_IMAGES = b"TIMESTAMP,NumImages,ContextTokens,GeneratedTokens"
+AZURE_MARKS = (b"TIMESTAMP", b",ContextTokens,GeneratedTokens")
+"""In both headers."""
+
+BURSTGPT = b"Request tokens,Response tokens"
+_BURSTGPT_COLUMNS = {6: (None, 2, 3), 8: (1, 4, 5)}
+"""Columns of session, prompt and answer, by how many columns a line has."""
 
 
 class Record(msgspec.Struct):
@@ -17,33 +32,31 @@ class Record(msgspec.Struct):
     output_tokens: int
     session: str | None = None
 
-    def check(self, prompt_column: str, output_column: str) -> None:
-        """Raise a ``ValueError`` with the columns' names where a length is out of range."""
-        tokens = self.prompt_tokens, self.output_tokens
-        if tokens[0] < 1 or tokens[1] < 0 or max(tokens) > MAX_TOKEN_ID:
-            raise ValueError(
-                f"{prompt_column} is {tokens[0]} and {output_column} is {tokens[1]}; at least 1 "
-                f"and 0 are needed, at most {MAX_TOKEN_ID:,}"
-            )
+
+def parse_azure(line: bytes) -> Record | None:
+    """Read one line; a ``ValueError`` says what is wrong with it, a header gives nothing."""
+    if line.strip() in {AZURE, _AZURE_WITH_IMAGES}:
+        return None
+    fields = line.decode().strip().split(",")
+    if len(fields) not in {3, 4}:
+        raise ValueError(f"expected {AZURE.decode()}, found {len(fields)} fields")
+    _, prompt, output = AZURE.decode().split(",")
+    return _record(_time(fields[0]), {prompt: fields[-2], output: fields[-1]})
 
 
-def whole(text: str, column: str) -> int:
-    """Read a whole number of a column; the ``ValueError`` names both."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{column} is {shown(text)}, no whole number") from None
-
-
-def elapsed(text: str, column: str) -> float:
-    """Read a time of a column, in any unit; the ``ValueError`` names both."""
-    try:
-        time = float(text)
-    except ValueError:
-        time = math.nan
-    if not 0 <= time < math.inf:
-        raise ValueError(f"{column} is {shown(text)}, no time")
-    return time
+def parse_burstgpt(line: bytes) -> Record | None:
+    """Read one line; a ``ValueError`` says what is wrong with it, the header gives nothing."""
+    if BURSTGPT in line:
+        return None
+    fields = line.decode().strip().split(",")
+    if len(fields) not in _BURSTGPT_COLUMNS:
+        raise ValueError(f"6 or 8 fields are expected, found {len(fields)}")
+    session, prompt, output = _BURSTGPT_COLUMNS[len(fields)]
+    return _record(
+        _elapsed(fields[0]),
+        dict(zip(BURSTGPT.decode().split(","), (fields[prompt], fields[output]), strict=True)),
+        None if session is None else fields[session] or None,
+    )
 
 
 def build(name: str, records: Sequence[Record | None]) -> TraceBuilder:
@@ -67,3 +80,41 @@ def build(name: str, records: Sequence[Record | None]) -> TraceBuilder:
             session=session,
         )
     return builder
+
+
+def _record(time: float, lengths: dict[str, str], session: str | None = None) -> Record:
+    prompt, output = (_whole(text, column) for column, text in lengths.items())
+    if prompt < 1 or output < 0 or max(prompt, output) > MAX_TOKEN_ID:
+        prompt_column, output_column = lengths
+        raise ValueError(
+            f"{prompt_column} is {prompt} and {output_column} is {output}; at least 1 and 0 are "
+            f"needed, at most {MAX_TOKEN_ID:,}"
+        )
+    return Record(time, prompt, output, session)
+
+
+def _whole(text: str, column: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{column} is {shown(text)}, no whole number") from None
+
+
+def _time(text: str) -> float:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"TIMESTAMP is {shown(text)}, no time such as 2023-11-16 18:15:46.68"
+        ) from None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def _elapsed(text: str) -> float:
+    try:
+        time = float(text)
+    except ValueError:
+        time = math.nan
+    if not 0 <= time < math.inf:
+        raise ValueError(f"Timestamp is {shown(text)}, no time")
+    return time

@@ -10,8 +10,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from hybrid_blocks.inputs import LONGEST_LINE, UNPACK_ERRORS, numbered_lines, unpack
-from hybrid_blocks.trace.errors import DamagedLineError, TraceError
-from hybrid_blocks.trace.value import reason
+from hybrid_blocks.trace.errors import DamagedLineError, TraceError, reason
 
 OnError = Literal["raise", "skip"]
 T = TypeVar("T")

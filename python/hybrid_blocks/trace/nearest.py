@@ -7,9 +7,6 @@ from typing import Final
 
 import msgspec
 
-MOST_SHOWN = 60
-"""Bytes of a line that an error shows."""
-
 _KEY = re.compile(r'"([^"\\]+)"\s*:')
 
 
@@ -74,10 +71,3 @@ def describe_nearest(line: bytes, formats: Mapping[str, Fields]) -> str:
     if not missing:
         return f"The nearest is {nearest}, in this order: {','.join(formats[nearest].needed)}"
     return f"The nearest is {nearest}, without {', '.join(missing)}"
-
-
-def beginning(line: bytes) -> str:
-    """Return how a line begins, as text that a terminal can show."""
-    text = line[:MOST_SHOWN].decode(errors="backslashreplace").strip()
-    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-    return shown + "…" * (len(line.strip()) > MOST_SHOWN)

@@ -1,37 +1,26 @@
 """Reads a trace file in any known format."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from hybrid_blocks.trace import (
-    aiperf,
-    azure,
     bailian,
-    burstgpt,
     conversations,
-    kvcache_simulator,
     lengths,
     llmservingsim,
     mooncake,
-    openai_log,
     recorded,
     sharegpt,
-    tracelab,
-    weka,
 )
 from hybrid_blocks.trace.builder import TraceBuilder
-from hybrid_blocks.trace.errors import TraceError
+from hybrid_blocks.trace.errors import TraceError, beginning
 from hybrid_blocks.trace.lines import LineReader, OnError
-from hybrid_blocks.trace.nearest import (
-    Fields,
-    beginning,
-    columns,
-    describe_nearest,
-    describe_other,
-)
+from hybrid_blocks.trace.nearest import Fields, columns, describe_nearest, describe_other
 from hybrid_blocks.trace.trace import Trace
+
+Marks = tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,96 +28,77 @@ class Format:
     """How one format is recognized and read.
 
     Attributes:
-        mark: what the first record of a file in this format contains.
+        marks: what the first record of a file in this format contains; the most marks decide.
         parse: makes a record of a line; ``ValueError`` for a damaged one.
         build: makes requests of records.
-        also: what the record contains besides, where another format has the same mark.
         has_text: whether ``build`` takes a tokenizer too.
         fields: names in a line or the header; the error of a file in no format compares them.
     """
 
-    mark: bytes
+    marks: Marks
     parse: Callable[[bytes], Any]
     build: Callable[..., TraceBuilder]
-    also: bytes = b""
     has_text: bool = False
     fields: Fields = field(default_factory=Fields)
 
 
 FORMATS = {
     "mooncake": Format(
-        b'"hash_ids"', mooncake.parse, mooncake.build, fields=Fields.of(mooncake.Record)
+        (b'"hash_ids"', b'"input_length"'),
+        mooncake.parse,
+        mooncake.build,
+        fields=Fields.of(mooncake.Record),
     ),
     "conversations": Format(
-        b'"requests"',
+        (b'"requests"',),
         conversations.parse,
         conversations.build,
         fields=Fields.of(conversations.Conversation),
     ),
     "sharegpt": Format(
-        b'"conversations"',
+        (b'"conversations"',),
         sharegpt.parse,
         sharegpt.build,
         has_text=True,
         fields=Fields.of(sharegpt.Conversation),
     ),
     "llmservingsim": Format(
-        b'"input_tok_ids"',
+        (b'"input_tok_ids"',),
         llmservingsim.parse,
         llmservingsim.build,
         fields=Fields.of(llmservingsim.Record),
     ),
-    "azure": Format(azure.MARK, azure.parse, lengths.build, fields=columns(azure.HEADER)),
-    "recorded": Format(
-        recorded.MARK, recorded.parse, recorded.build, fields=Fields.of(recorded.Record)
+    "azure": Format(
+        lengths.AZURE_MARKS, lengths.parse_azure, lengths.build, fields=columns(lengths.AZURE)
     ),
-    "weka": Format(
-        b'"requests"',
-        weka.parse,
-        conversations.build,
-        also=b'"hash_ids"',
-        fields=Fields.of(weka.Record, "hash_ids"),
+    "recorded": Format(
+        recorded.MARKS, recorded.parse, recorded.build, fields=Fields.of(recorded.Record)
     ),
     "bailian": Format(
-        b'"hash_ids"',
+        (b'"hash_ids"', b'"input_length"', b'"chat_id"'),
         bailian.parse,
         bailian.build,
-        also=b'"chat_id"',
         fields=Fields.of(bailian.Record),
     ),
-    "tracelab": Format(
-        b'"newly_append_tokens"',
-        tracelab.parse,
-        tracelab.build,
-        fields=Fields.of(tracelab.Record),
-    ),
-    "tracelab-csv": Format(
-        tracelab.HEADER, tracelab.parse_csv, tracelab.build, fields=columns(tracelab.HEADER)
-    ),
     "burstgpt": Format(
-        burstgpt.HEADER, burstgpt.parse, lengths.build, fields=columns(burstgpt.HEADER)
-    ),
-    "openai": Format(
-        b'"messages"', openai_log.parse, openai_log.build, has_text=True, fields=openai_log.FIELDS
-    ),
-    "aiperf": Format(
-        b'"input_length"',
-        aiperf.parse,
-        aiperf.build,
-        also=b'"session_id"',
-        fields=Fields.of(aiperf.Record, "session_id"),
-    ),
-    "kvcache-simulator": Format(
-        b'"hash_ids"',
-        kvcache_simulator.parse,
-        kvcache_simulator.build,
-        also=b'"block_size"',
-        fields=Fields.of(kvcache_simulator.Record),
+        (lengths.BURSTGPT,),
+        lengths.parse_burstgpt,
+        lengths.build,
+        fields=columns(lengths.BURSTGPT),
     ),
 }
 """All formats by the name of ``--format``; a new one is a file and a row here."""
 
 AUTO: Final = "auto"
+
+CONVERTERS: Final[Mapping[Marks, str]] = {
+    (b'"input_length"', b'"session_id"'): "aiperf",
+    (b'"input_length"', b'"block_size"'): "kvcache_simulator",
+    (b'"newly_append_tokens"',): "tracelab",
+    (b"id,input_len,output_len,", b",prefix_len"): "tracelab",
+    (b'"messages"',): "openai_log",
+}
+"""The scripts in ``examples/convert`` by the marks of what they read."""
 
 
 def read_trace(
@@ -143,7 +113,7 @@ def read_trace(
     ``trace_format`` is a key of `FORMATS`, or ``"auto"`` to tell it by the first line.
     ``on_error="skip"`` continues after a damaged line and names it in ``skipped``. Of a compressed
     file that was cut off it takes the lines before. ``"raise"`` stops with `DamagedLineError`.
-    Raises ``TraceError`` where no format has the name or the mark, and for a file that cannot be
+    Raises ``TraceError`` where no format has the name or the marks, and for a file that cannot be
     read.
     """
     if trace_format not in (AUTO, *FORMATS):
@@ -182,17 +152,28 @@ def _why_empty(reader: LineReader) -> str:
 
 def detect_format(path: Path) -> str:
     """Tell the format of a file by its first line."""
+    if any(path.glob("chunk-*-trace.csv")):
+        raise TraceError(
+            f"{path} is a folder of ServeGen's clients: python examples/convert/servegen.py "
+            f"{path} > requests.csv draws a trace of them"
+        )
     reader = LineReader(path, "skip")
     first = reader.first()
     if not first:
         raise TraceError(_why_empty(reader))
-    found = [
-        (not known.also, name)
+    for marks, converter in CONVERTERS.items():
+        if all(mark in first for mark in marks):
+            raise TraceError(
+                f"{path} is read after python examples/convert/{converter}.py < {path} > "
+                "requests.jsonl, which writes a trace"
+            )
+    found = {
+        name: len(known.marks)
         for name, known in FORMATS.items()
-        if known.mark in first and known.also in first
-    ]
+        if all(mark in first for mark in known.marks)
+    }
     if found:
-        return min(found, key=lambda one: one[0])[1]
+        return max(found, key=found.__getitem__)
     if other := describe_other(first):
         raise TraceError(f"{path} {other}")
     nearest = describe_nearest(first, {name: known.fields for name, known in FORMATS.items()})

@@ -5,15 +5,17 @@ digests shared that prefix. The file holds no token and no text, and nothing hol
 """
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
 from hybrid_blocks.trace.builder import MAX_TOKEN_ID, TraceBuilder
-from hybrid_blocks.trace.digests import count, split
 
-MARK = b'"hybrid_blocks_request"'
+MARKS: Final = (b'"hybrid_blocks_request"',)
 """What each line contains, and no other format does."""
+
+CHARACTERS: Final = 12
+"""Of a digest: 9 bytes in base64."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKEN_ID)]
@@ -63,7 +65,7 @@ def parse(line: bytes) -> Record:
     """Read one line; a ``ValueError`` says what is wrong with it."""
     record = _decoder.decode(line)
     held = (record.prompt_tokens + record.output_tokens) // record.block_tokens
-    num_digests = count(record.blocks)
+    num_digests = count_digests(record.blocks)
     if num_digests > held:
         raise ValueError(
             f"{record.prompt_tokens} + {record.output_tokens} tokens hold {held} blocks of "
@@ -78,12 +80,15 @@ def build(name: str, records: Sequence[Record]) -> TraceBuilder:
     tokens = max((record.block_tokens for record in records), default=1)
     numbers: dict[str, int] = {}
     for record in records:
-        for digest in split(record.blocks):
+        for digest in split_digests(record.blocks):
             numbers.setdefault(digest, len(numbers))
     builder = TraceBuilder(name, num_reserved=len(numbers) * tokens)
     sessions: dict[int, int] = {}
     for record in records:
-        spans = [(numbers[digest] * tokens, record.block_tokens) for digest in split(record.blocks)]
+        spans = [
+            (numbers[digest] * tokens, record.block_tokens)
+            for digest in split_digests(record.blocks)
+        ]
         output = max(record.output_tokens, 1)
         rest = record.prompt_tokens + output - len(spans) * record.block_tokens
         if rest > 0:
@@ -101,3 +106,18 @@ def build(name: str, records: Sequence[Record]) -> TraceBuilder:
             session=session,
         )
     return builder
+
+
+def count_digests(text: str) -> int:
+    """Return how many digests stand one behind another; a ``ValueError`` if one is cut off."""
+    number, rest = divmod(len(text), CHARACTERS)
+    if rest:
+        raise ValueError(
+            f"digests have {CHARACTERS} characters each, and these have {len(text)} together"
+        )
+    return number
+
+
+def split_digests(text: str) -> list[str]:
+    """Return the digests that stand one behind another."""
+    return [text[at : at + CHARACTERS] for at in range(0, len(text), CHARACTERS)]

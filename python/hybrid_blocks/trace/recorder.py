@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from hybrid_blocks import _core
-from hybrid_blocks.trace.digests import CHARACTERS, KEY_BYTES
 from hybrid_blocks.trace.record_file import FLUSHED_EVERY_S, RecordFile, split
+from hybrid_blocks.trace.recorded import CHARACTERS
 
 logger = logging.getLogger("vllm.hybrid_blocks")
 
 MAX_WAITING: Final = 4096
+KEY_BYTES: Final = 16
 
 _GATHERED_S: Final = 0.1
 """Time in which requests gather, so that the thread that writes seldom interrupts the engine's."""

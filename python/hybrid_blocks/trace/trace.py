@@ -34,7 +34,6 @@ class Trace:
         span_count: shape ``[m]``, number of tokens of a span.
         skipped: the lines of the file that were damaged and skipped, by number from 1.
         cut_off_after: the last line that could be unpacked of a file that was cut off.
-        guessed_answers: lines of the file that do not tell the length of their answer.
         notes: what else its readers should know of the file.
     """
 
@@ -49,7 +48,6 @@ class Trace:
     session: Int32s
     skipped: tuple[int, ...] = ()
     cut_off_after: int | None = None
-    guessed_answers: int = 0
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:

@@ -14,9 +14,10 @@ from hybrid_blocks.replay import EngineConfig, model_cache
 from hybrid_blocks.replay.engine import Engine as ReplayEngine
 from hybrid_blocks.replay.managers import ManagerName, make_manager
 from hybrid_blocks.replay.managers.wrapped import WrappedManager
-from hybrid_blocks.trace import Trace, generate_workload
+from hybrid_blocks.trace import Trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
+from loads import generate
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from natural.engine import Engine
@@ -38,7 +39,7 @@ class Case:
     budget: int = 8192
 
     def trace(self) -> Trace:
-        trace = generate_workload(self.workload, self.seed, self.num_requests)
+        trace = generate(self.workload, self.seed, self.num_requests)
         alone = np.full_like(trace.follows, -1)
         return replace(trace, arrival=np.zeros_like(trace.arrival), follows=alone)
 

@@ -18,7 +18,7 @@ import pytest
 from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.profile.loop import Loop
 from hybrid_blocks.profile.workload import Settings
-from hybrid_blocks.trace import Trace, generate_trace, read_trace
+from hybrid_blocks.trace import Trace, generate_workload, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from made_traces import MAKERS
@@ -50,7 +50,7 @@ LOOK_EVERY = 2_000
 def trace_of(name: str) -> Trace:
     file = TRACES[name]
     if file is None:
-        return generate_trace()
+        return generate_workload("conversations", num_requests=4000)
     path = DATA / "traces" / file
     if path.exists():
         return read_trace(path)

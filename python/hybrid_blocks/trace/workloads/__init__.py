@@ -5,32 +5,27 @@ from typing import Final
 
 import numpy as np
 
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.trace.builder import Span, TraceBuilder
 from hybrid_blocks.trace.errors import TraceError
-from hybrid_blocks.trace.generate import generate_trace
 from hybrid_blocks.trace.trace import Trace
-from hybrid_blocks.trace.workloads.agents import Agents
-from hybrid_blocks.trace.workloads.chats import Chats
-from hybrid_blocks.trace.workloads.documents import Documents
-from hybrid_blocks.trace.workloads.seats import SEATS, generate_seats
+from hybrid_blocks.trace.workloads.people import Chats, Documents
+from hybrid_blocks.trace.workloads.programs import Agents, BranchingTools
 from hybrid_blocks.trace.workloads.sessions import Kind, fill
-from hybrid_blocks.trace.workloads.single import SinglePrompts
-from hybrid_blocks.trace.workloads.templates import Templates
-from hybrid_blocks.trace.workloads.tools import BranchingTools
 
-BRANCHING: Final = "branching"
-"""`generate_trace`: short conversations, some of which branch."""
-
-WORKLOADS: Mapping[str, tuple[Kind, ...]] = {
-    "conversations": (Chats(),),
-    "agents": (Agents(),),
-    "documents": (Documents(),),
-    "tools": (BranchingTools(),),
-    "single": (SinglePrompts(),),
-    "templates": (Templates(),),
-    "changing": (Documents(), Chats()),
+KINDS: Final[Mapping[str, Kind]] = {
+    "conversations": Chats(),
+    "agents": Agents(),
+    "documents": Documents(),
+    "tools": BranchingTools(),
 }
-"""Kinds of sessions by the name of ``--workload``; several follow each other in equal parts."""
+SEATS: Final = "seats"
+WORKLOADS: Final = (*KINDS, SEATS)
+"""The names of ``--workload``; the first is generated unless another is named."""
+
+FIRST_TOKENS: Final = 4096
+MORE_TOKENS: Final = 512
+TURNS: Final = 6
+"""Prompts of a seat before another user takes it, who starts from the first length again."""
 
 
 def generate_workload(
@@ -45,27 +40,48 @@ def generate_workload(
     """
     if num_requests < 1:
         raise TraceError(f"num_requests is {num_requests}; it must be at least 1")
-    if name == BRANCHING:
-        return generate_trace(seed).head(num_requests)
     if name == SEATS:
         return generate_seats(num_seats, num_requests)
-    if name not in WORKLOADS:
-        known = ", ".join((BRANCHING, *WORKLOADS, SEATS))
-        raise TraceError(f"{name!r} is no generated workload; known are {known}")
-    return generate_mix(WORKLOADS[name], seed, num_requests, f"{name}, seed {seed}")
+    if name not in KINDS:
+        raise TraceError(f"{name!r} is no generated workload; known are {', '.join(WORKLOADS)}")
+    builder = TraceBuilder(f"{name}, seed {seed}")
+    fill(KINDS[name], builder, np.random.default_rng(seed), num_requests)
+    return builder.build()
 
 
-def generate_mix(kinds: tuple[Kind, ...], seed: int, num_requests: int, name: str) -> Trace:
-    """Make a workload of kinds that follow each other, each with an equal part of the requests."""
-    builder, rng, time = TraceBuilder(name), np.random.default_rng(seed), 0.0
-    for part, kind in enumerate(kinds, start=1):
-        missing = num_requests * part // len(kinds) - len(builder)
-        time = fill(kind, builder, rng, missing, time)
+def generate_seats(num_seats: int, num_requests: int) -> Trace:
+    """Make requests of seats that take turns; no request waits for any but its seat's last one.
+
+    Each prompt is its seat's last one and 512 tokens more, from 4,096 on. An answer is one token,
+    which no prompt repeats.
+
+    Raises:
+        TraceError: there is no seat.
+    """
+    if num_seats < 1:
+        raise TraceError(f"num_seats is {num_seats}; it must be at least 1")
+    builder = TraceBuilder(f"{num_seats} seats")
+    prompts: list[list[Span]] = [[] for _ in range(num_seats)]
+    sessions = [0] * num_seats
+    for number in range(num_requests):
+        turn, seat = divmod(number, num_seats)
+        if turn % TURNS == 0:
+            prompts[seat], sessions[seat] = [builder.fresh(FIRST_TOKENS)], builder.new_session()
+        else:
+            prompts[seat].append(builder.fresh(MORE_TOKENS))
+        builder.add(
+            [*prompts[seat], builder.fresh(1)],
+            arrival=0.0,
+            prompt_tokens=FIRST_TOKENS + MORE_TOKENS * (turn % TURNS),
+            output_tokens=1,
+            follows=number - num_seats if turn else -1,
+            session=sessions[seat],
+        )
     return builder.build()
 
 
 __all__ = [
-    "BRANCHING",
+    "KINDS",
     "SEATS",
     "WORKLOADS",
     "Agents",
@@ -73,9 +89,6 @@ __all__ = [
     "Chats",
     "Documents",
     "Kind",
-    "SinglePrompts",
-    "Templates",
-    "generate_mix",
     "generate_seats",
     "generate_workload",
 ]
