@@ -61,7 +61,7 @@ def test_an_accuracy_that_cannot_be_is_refused() -> None:
 
 
 def test_every_request_of_a_generated_workload_belongs_to_a_session() -> None:
-    for name in ("branching", "agents", "documents", "tools", "single"):
+    for name in ("agents", "documents", "tools"):
         trace = generate_workload(name, num_requests=200)
         assert (trace.session >= 0).all()
         followers = np.flatnonzero(trace.follows >= 0)

@@ -162,7 +162,7 @@ def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -
         one.put(Finished(request.arrival_time, *about))
     one.close()
     installation.uninstall()
-    found = [split(line["blocks"]) for line in lines(recording)]
+    found = [split_digests(line["blocks"]) for line in lines(recording)]
     assert len(found[0]) == 3
     assert found[0] == found[1]
     assert found[2] == found[3]
