@@ -4,13 +4,11 @@ import _criterion
 import bench_decode
 import bench_hashing
 import bench_offload
-import bench_pool
 import bench_replay
 import bench_vllm
 
 SECTIONS = {
     "core, Rust": _criterion.run,
-    "block pool": bench_pool.run,
     "block hashing": bench_hashing.run,
     "decode step": bench_decode.run,
     "replay": bench_replay.run,

@@ -6,7 +6,6 @@ try:
     from hybrid_blocks._core import (
         BlockHasher,
         BlockManager,
-        BlockStore,
         CheckpointPolicy,
         FlopModel,
         GroupSpec,
@@ -36,7 +35,6 @@ else:
     __all__ = [
         "BlockHasher",
         "BlockManager",
-        "BlockStore",
         "CheckpointPolicy",
         "FlopModel",
         "GroupSpec",

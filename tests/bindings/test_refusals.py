@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks import BlockManager, BlockStore, GroupSpec, block_hasher
+from hybrid_blocks import BlockManager, GroupSpec, block_hasher
 from hybrid_blocks.errors import (
     BlockError,
     DuplicateRequestError,
     InvalidArgumentError,
-    OutOfBlocksError,
     RequestTooLargeError,
     UnknownRequestError,
 )
@@ -225,105 +224,3 @@ def test_a_group_that_cannot_be_is_not_made() -> None:
         BlockManager([GroupSpec("sliding_window", 4, window=0)], hasher, num_blocks=4)
     with pytest.raises(InvalidArgumentError, match="kind"):
         GroupSpec("dense", 4)
-
-
-def busy_store() -> BlockStore:
-    """Blocks 1 and 2 are live, the first with a key; 3 is cached; 4 to 7 are free."""
-    store = BlockStore(8)
-    assert store.get_new(3).tolist() == [1, 2, 3]
-    store.insert_key(1, bytes(32))
-    store.insert_key(3, bytes(31) + b"3")
-    store.free(counts(3))
-    return store
-
-
-REFUSED_BY_THE_STORE: list[tuple[str, Callable[[BlockStore], object], type, str]] = [
-    ("freed twice", lambda s: s.free(counts(1, 1)), BlockError, "block 1 has no owner"),
-    ("freed without owner", lambda s: s.free(counts(2, 3)), BlockError, "block 3 has no owner"),
-    ("null block", lambda s: s.free(counts(0)), BlockError, "block 0 is not one"),
-    ("foreign block", lambda s: s.free(counts(1, 8)), BlockError, "block 8 is not one"),
-    ("foreign block touched", lambda s: s.touch(counts(1, 99)), BlockError, "ids 1 to 7"),
-    ("foreign block evicted", lambda s: s.evict(counts(HUGE)), BlockError, "ids 1 to 7"),
-    ("foreign block keyed", lambda s: s.insert_key(8, bytes(32)), BlockError, "ids 1 to 7"),
-    ("negative block", lambda s: s.touch(counts(-1)), InvalidArgumentError, "-1"),
-    ("negative block keyed", lambda s: s.insert_key(-1, bytes(32)), InvalidArgumentError, "-1"),
-    ("empty block keyed", lambda s: s.insert_key(4, bytes(32)), BlockError, "block 4"),
-    ("negative count", lambda s: s.get_new(-1), InvalidArgumentError, "-1"),
-    ("absurd count", lambda s: s.get_new(2**40), InvalidArgumentError, "4294967295"),
-    ("too many", lambda s: s.get_new(6), OutOfBlocksError, "6 blocks are needed and 5"),
-    ("short hash", lambda s: s.insert_key(1, bytes(16)), InvalidArgumentError, "32 bytes"),
-    ("long hash", lambda s: s.get(bytes(33)), InvalidArgumentError, "32 bytes"),
-    ("hash is a str", lambda s: s.get("0" * 32), TypeError, "str"),  # type: ignore[arg-type]
-    ("absurd group", lambda s: s.get(bytes(32), group=70000), InvalidArgumentError, "70000"),
-    ("negative group", lambda s: s.get(bytes(32), group=-1), InvalidArgumentError, "-1"),
-    ("another pool", lambda s: s.get_new(1, pool=1), InvalidArgumentError, "pool 1"),
-    ("ids are int64", lambda s: s.free(handles(1)), InvalidArgumentError, "int32"),
-    ("ids are a list", lambda s: s.free([1]), InvalidArgumentError, "array"),  # type: ignore[arg-type]
-    (
-        "ids are not contiguous",
-        lambda s: s.free(np.ones(4, dtype=np.int32)[::2]),
-        InvalidArgumentError,
-        "contiguous",
-    ),
-    (
-        "digests of another width",
-        lambda s: s.match_prefix(np.zeros((1, 16), dtype=np.uint8)),
-        InvalidArgumentError,
-        "num_blocks, 32",
-    ),
-    (
-        "digests are not contiguous",
-        lambda s: s.match_prefix(np.zeros((2, 64), dtype=np.uint8)[:, ::2]),
-        InvalidArgumentError,
-        "contiguous",
-    ),
-    (
-        "digests are one-dimensional",
-        lambda s: s.match_prefix(np.zeros(32, dtype=np.uint8)),
-        InvalidArgumentError,
-        "array [num_blocks, digest_size], not one of uint8 with shape [32]",
-    ),
-    ("reset while in use", lambda s: s.reset(), BlockError, "still have owners"),
-]
-
-
-@each_of(REFUSED_BY_THE_STORE)
-def test_the_store_refuses_and_stays_as_it_was(
-    call: Callable[[BlockStore], object], error: type[Exception], message: str
-) -> None:
-    store = busy_store()
-
-    def everything() -> Any:
-        keys = [store.keys(block) for block in range(1, 8)]
-        return store.free_order().tolist(), store.ref_counts().tolist(), keys, store.take_evicted()
-
-    before = everything()
-    with pytest.raises(error, match=re.escape(message)):
-        call(store)
-    assert everything() == before
-    store.check_integrity()
-    assert store.get_new(5).tolist() == [4, 5, 6, 7, 3], "it goes on"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_blocks": 0}, "1 to"),
-        ({"num_blocks": 4, "digest_size": 20}, "16 or 32"),
-        ({}, "either num_blocks"),
-    ],
-)
-def test_a_store_that_cannot_be_is_not_made(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
-        BlockStore(**options)
-
-
-def test_a_block_in_a_slab_of_another_pool_is_refused_and_the_others_keep_their_owners() -> None:
-    store = BlockStore(num_slabs=3, blocks_per_slab=[2, 1])
-    first = store.get_new(1, pool=0)
-    other = store.get_new(1, pool=1)
-    foreign = counts(int(first[0]), int(other[0]) * 2)
-    with pytest.raises(BlockError, match=f"block {foreign[1]}"):
-        store.touch(foreign, pool=0)
-    assert store.ref_counts(pool=0)[first[0]] == 1
-    store.check_integrity()

@@ -9,8 +9,8 @@ from pathlib import Path
 import hybrid_blocks
 import numpy as np
 import pytest
-from hybrid_blocks import BlockManager, BlockStore, GroupSpec, block_hasher
-from hybrid_blocks.errors import HybridBlocksError, OutOfBlocksError
+from hybrid_blocks import BlockManager, GroupSpec, block_hasher
+from hybrid_blocks.errors import HybridBlocksError
 
 CRATES = [Path(__file__).parents[2] / "rust" / crate / "src" for crate in ("interop", "py", "vllm")]
 NUM_THREADS = 8
@@ -59,29 +59,6 @@ def test_threads_share_a_manager_and_nothing_leaks() -> None:
     assert (manager.num_requests, manager.num_free_blocks) == (0, 199)
 
 
-def test_threads_share_a_store_and_no_block_is_handed_out_twice() -> None:
-    store = BlockStore(500)
-
-    def take(thread: int) -> list[int]:
-        mine: list[int] = []
-        for number in range(100):
-            try:
-                blocks = store.get_new(1 + (thread + number) % 5)
-            except OutOfBlocksError:
-                break
-            if number % 3:
-                mine += blocks.tolist()
-            else:
-                store.free(blocks)
-        return mine
-
-    with ThreadPoolExecutor(NUM_THREADS) as pool:
-        taken = [block for mine in pool.map(take, range(NUM_THREADS)) for block in mine]
-    assert len(taken) == len(set(taken))
-    assert store.num_free() == 499 - len(taken)
-    store.check_integrity()
-
-
 @pytest.mark.wheel
 def test_the_manager_has_no_method_that_injects_a_fault() -> None:
     assert not [name for name in dir(BlockManager) if name[0] == "_" and name[1] != "_"]
@@ -99,7 +76,7 @@ def test_every_class_of_the_extension_is_frozen() -> None:
     classes = {
         name for module in modules for name, item in vars(module).items() if isinstance(item, type)
     }
-    assert {"BlockHasher", "BlockManager", "BlockStore", "RustKVCacheManager"} <= classes
+    assert {"BlockHasher", "BlockManager", "RustKVCacheManager"} <= classes
     assert classes == found.keys()
     assert sources.count("#[pyclass") == len(found)
     assert not [name for name, options in found.items() if "frozen" not in options.split(", ")]

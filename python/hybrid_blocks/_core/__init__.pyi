@@ -19,7 +19,6 @@ __all__ = [
     "SESSION_HINTS",
     "BlockHasher",
     "BlockManager",
-    "BlockStore",
     "CheckpointPolicy",
     "FlopModel",
     "GroupKind",
@@ -362,121 +361,6 @@ class FlopModel:
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
-
-@final
-class BlockStore:
-    """Pools and prefix indexes without requests, for engines that keep their own block tables.
-
-    With ``num_blocks`` it has one pool, the null block 0 among its blocks, and decides as vLLM's
-    ``BlockPool``. Otherwise it has one pool for each entry of ``blocks_per_slab`` over an arena of
-    ``num_slabs`` slabs. Block ids are int32 arrays of shape ``[n]``; digests have ``digest_size``
-    bytes, 32 or 16. May be shared between threads; a refused call has changed nothing.
-
-    Every method raises ``InvalidArgumentError`` for impossible values: negative or absurd numbers,
-    another dtype, arrays that are not contiguous, a pool that does not exist. It raises
-    ``BlockError`` for a block id that is not one of the pool's.
-    """
-
-    def __new__(
-        cls,
-        num_blocks: int | None = None,
-        *,
-        num_slabs: int | None = None,
-        blocks_per_slab: Sequence[int] | None = None,
-        digest_size: int = 32,
-    ) -> BlockStore: ...
-    def get_new(self, num_blocks: int, *, pool: int = 0) -> npt.NDArray[np.int32]:
-        """Return the ids of new blocks, each with one owner.
-
-        It takes free blocks first, then cached ones, the coldest first. Cached blocks lose their
-        keys.
-
-        Raises:
-            OutOfBlocksError: Fewer blocks have no owner.
-        """
-
-    def touch(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
-        """Add an owner to each block, as after a hit."""
-
-    def free(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
-        """Take an owner from each block.
-
-        Blocks without owner and key go first in the free order, keyed ones last, both in the order
-        given.
-
-        Raises:
-            BlockError: A block has no (further) owner.
-        """
-
-    def insert_key(
-        self, block: int, digest: bytes, *, group: int = 0, num_tokens: int = 0, pool: int = 0
-    ) -> bool:
-        """Let a block be found under a digest; return whether it was not before.
-
-        Several blocks may carry one key, and a block several keys. ``num_tokens`` notes how many
-        tokens the first key stands for.
-
-        Raises:
-            BlockError: The block has neither an owner nor a key: there is nothing in it to find.
-        """
-
-    def get(self, digest: bytes, *, group: int = 0, pool: int = 0) -> int | None:
-        """Return the block that has carried a key longest."""
-
-    def match_prefix(
-        self, digests: npt.NDArray[np.uint8], *, group: int = 0, pool: int = 0
-    ) -> npt.NDArray[np.int32]:
-        """Return the blocks of the leading digests that are all found, at most ``num_blocks``.
-
-        ``digests`` has shape ``[num_blocks, digest_size]``, as
-        :meth:`BlockHasher.hash_blocks_array` returns them.
-        """
-
-    def evict(self, blocks: npt.NDArray[np.int32], *, pool: int = 0) -> None:
-        """Drop the keys of blocks. Owners keep theirs; the free order stays as it is."""
-
-    def take_evicted(self) -> list[tuple[bytes, int]]:
-        """Return ``(digest, group)`` of the keys dropped since the last call, in order."""
-
-    def keys(self, block: int, *, pool: int = 0) -> list[tuple[bytes, int]]:
-        """Return ``(digest, group)`` of the keys of a block, oldest first."""
-
-    def reset(self) -> None:
-        """Drop all keys; they do not count as evicted.
-
-        Raises:
-            BlockError: A block has an owner.
-        """
-
-    def tick(self) -> None:
-        """Let time pass, once a step: it orders the ages of cached blocks over several pools."""
-
-    def free_order(self, *, pool: int = 0) -> npt.NDArray[np.int32]:
-        """Return the blocks without owner, the next to be handed out first."""
-
-    def ref_counts(self, *, pool: int = 0) -> npt.NDArray[np.int32]:
-        """Return the number of owners of every block id, shape ``[num_blocks]``."""
-
-    def num_free(self, *, pool: int = 0) -> int:
-        """Return how many blocks could be had, cached ones included."""
-
-    def num_keys(self, *, pool: int = 0) -> int:
-        """Return how many different keys can be found."""
-
-    @property
-    def num_pools(self) -> int:
-        """Pools."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """Heap bytes held."""
-
-    def check_integrity(self) -> None:
-        """Walk everything; slow, for tests.
-
-        Raises:
-            IntegrityError: A promise is broken; the message says which.
-        """
 
 @final
 class BlockManager:

@@ -1,6 +1,6 @@
 //! Handles and counts as Python gives them: one at a time, or as numpy arrays that are not copied.
 
-use numpy::{PyReadonlyArray1, PyReadonlyArray2, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use hybrid_blocks_interop::invalid_argument;
@@ -30,8 +30,6 @@ arrays! {
     Handles: i64 = "handles (int64)";
     /// Counts, none of them negative.
     Counts: i32 = "counts (int32)";
-    /// Block ids, none of them negative.
-    BlockIds: i32 = "block ids (int32)";
     /// Token ids.
     TokenArray: i32 = "tokens (int32)";
 }
@@ -45,43 +43,6 @@ impl Handles<'_> {
 impl Counts<'_> {
     pub(crate) fn as_slice(&self) -> PyResult<&[u32]> {
         unsigned(self.0.as_slice()?, "a count is 0 or more, not")
-    }
-}
-
-/// Digests in the rows of a contiguous uint8 array.
-pub(crate) struct Digests<'py>(PyReadonlyArray2<'py, u8>);
-
-impl Digests<'_> {
-    /// Their bytes, one digest after the other.
-    pub(crate) fn as_slice(&self, digest_size: usize) -> PyResult<&[u8]> {
-        let shape = self.0.shape();
-        if shape[1] != digest_size {
-            return Err(invalid_argument(format_args!(
-                "digests (uint8) have shape [num_blocks, {digest_size}], not {shape:?}"
-            )));
-        }
-        self.0.as_slice().map_err(|_| {
-            invalid_argument("digests come as a contiguous array; use numpy.ascontiguousarray")
-        })
-    }
-}
-
-impl<'py> FromPyObject<'_, 'py> for Digests<'py> {
-    type Error = PyErr;
-
-    fn extract(obj: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        obj.extract().map(Self).map_err(|_| {
-            let given = described(obj);
-            invalid_argument(format_args!(
-                "digests (uint8) come as an array [num_blocks, digest_size], not {given}"
-            ))
-        })
-    }
-}
-
-impl BlockIds<'_> {
-    pub(crate) fn as_slice(&self) -> PyResult<&[u32]> {
-        unsigned(self.0.as_slice()?, "a block id is not")
     }
 }
 

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_sizes, size};
-use crate::block_store::new_store;
 use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
 use crate::hint::client;
@@ -295,4 +294,22 @@ impl BlockManager {
 
 fn table_change(change: &TableChange) -> [u32; 4] {
     [change.row, change.group.0, change.position, change.block.0]
+}
+
+/// The store that a constructor's arguments describe.
+fn new_store(
+    num_blocks: Option<u32>,
+    num_slabs: Option<u32>,
+    blocks_per_slab: Option<Vec<u32>>,
+) -> PyResult<core::BlockStore> {
+    match (num_blocks, num_slabs, blocks_per_slab) {
+        (Some(num_blocks), None, None) => core::BlockStore::fixed(num_blocks),
+        (None, Some(num_slabs), Some(blocks)) => core::BlockStore::shared(num_slabs, &blocks),
+        _ => {
+            return Err(invalid_argument(
+                "give either num_blocks, or num_slabs and blocks_per_slab",
+            ));
+        }
+    }
+    .map_err(core_error)
 }

@@ -3,7 +3,6 @@
 
 mod batch;
 mod block_manager;
-mod block_store;
 mod build_info;
 mod checkpoint_policy;
 mod group_kind;
@@ -25,8 +24,6 @@ mod _core {
 
     #[pymodule_export]
     use super::block_manager::BlockManager;
-    #[pymodule_export]
-    use super::block_store::BlockStore;
     #[pymodule_export]
     use super::build_info::build_info;
     #[pymodule_export]
