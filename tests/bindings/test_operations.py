@@ -125,7 +125,7 @@ def test_recorded_operations_are_answered_as_by_the_core(binary: Path, path: Pat
 def test_every_call_of_the_core_is_one_that_python_has(binary: Path) -> None:
     rng = np.random.default_rng(7)
     made = {call for _ in range(40) for call in repeat(binary, rng.bytes(SETUP_BYTES + 480))}
-    others = {"compact", "take_copies", "chunk", "reset", "tick", "set_hint", "set_session_hint"}
+    others = {"take_copies", "chunk", "reset", "tick", "set_hint", "set_session_hint"}
     assert {*ARGUMENTS, *others} <= made
 
 

@@ -512,18 +512,6 @@ class BlockManager:
             UnknownRequestError: The handle names no request.
         """
 
-    def compact(self, num_slabs: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Move live blocks together, so that up to ``num_slabs`` slabs come free for other pools.
-
-        Returns the changed table entries, shape ``[n, 4]``, and the copies to run before any later
-        ones, shape ``[m, 3]``. Rows are ``(row, group, position, block id)``, where ``row`` is the
-        low half of a handle, and ``(group, src, dst)``. What is merely cached in the slabs is
-        dropped.
-
-        Raises:
-            InvalidArgumentError: Copies wait for :meth:`take_copies`.
-        """
-
     def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:
         """Make room for more tokens of each request, in order; return how many were served.
 

@@ -22,7 +22,7 @@ mod rules;
 mod store;
 
 pub use digest::Digest;
-pub use engine::{BlockCopy, CacheEvent, GroupBlocks, Moved, Residency, TableChange};
+pub use engine::{BlockCopy, CacheEvent, GroupBlocks, Residency};
 pub use error::{Error, Unit};
 pub use group::{GroupKind, GroupSpec, Role, Storage};
 pub use ids::{BlockId, GroupId, PoolId, SlabId};

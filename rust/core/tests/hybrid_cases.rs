@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
-    BlockId, BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, FlopModel,
-    GroupId, GroupKind, GroupSpec, HitLimit, Moved, Policy, PoolId, Store,
+    BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, FlopModel, GroupId,
+    GroupKind, GroupSpec, HitLimit, Policy, PoolId, Store,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -321,51 +321,6 @@ fn a_block_and_its_hash_can_change_groups_that_share_a_pool() {
         manager.free(&[handle]).unwrap();
         manager.check_integrity().unwrap();
     }
-}
-
-#[test]
-fn a_compaction_makes_room_for_states_where_attention_lies_scattered() {
-    // Requests of 37 blocks in slabs of 75: each leaves its slab half empty when its neighbour goes.
-    let mut manager = hybrid(1 + 24, 1);
-    let handles = add_prompts(&mut manager, 0..16, 37 * 16);
-    assert!(handles.iter().all(|&handle| prefill(&mut manager, handle)));
-    let odd: Vec<u64> = handles.iter().copied().skip(1).step_by(2).collect();
-    manager.free(&odd).unwrap();
-    // 8 states and 8 half-full slabs are live; packed, 4 slabs hold the attention.
-    let newcomers = add_prompts(&mut manager, 100..112, 16);
-    let served = newcomers.iter().filter(|&&handle| prefill(&mut manager, handle)).count();
-    assert!(served < 10, "{served} of 12 ran although nothing was moved");
-    let before: Vec<Vec<BlockId>> =
-        handles.iter().step_by(2).map(|&it| table(&manager, it)).collect();
-    let moved = manager.compact(4).unwrap();
-    assert_eq!(moved.num_slabs, 3, "the newcomers took the slack of the fourth");
-    assert_eq!(moved.copies.len(), moved.tables.len(), "each block is in one table");
-    let after: Vec<Vec<BlockId>> =
-        handles.iter().step_by(2).map(|&it| table(&manager, it)).collect();
-    let changed = before.concat().iter().zip(after.concat()).filter(|&(a, b)| *a != b).count();
-    assert_eq!(changed, moved.tables.len());
-    manager.check_integrity().unwrap();
-    manager.tick();
-    let more = newcomers[served..].iter().filter(|&&it| prefill(&mut manager, it)).count();
-    assert!(more >= 2, "{more} more ran in 3 slabs");
-    manager.check_integrity().unwrap();
-}
-
-#[test]
-fn nothing_moves_while_copies_wait_that_name_blocks() {
-    let mut manager = hybrid(60, 1);
-    turn(&mut manager, &prompt(1, 1_000), 1);
-    let next = manager.add_prompt("next", &prompt(1, 1_500), &[]).unwrap();
-    assert_eq!(manager.match_prefix(next).unwrap().num_tokens, 992);
-    assert_eq!(manager.allocate(&[next], &[8], 0).unwrap(), 1);
-    let error = manager.compact(1).unwrap_err();
-    assert!(error.to_string().starts_with("1 copies wait to be taken"), "{error}");
-    manager.take_copies().unwrap();
-    assert_eq!(manager.compact(1), Ok(Moved::default()), "one slab is not emptied into none");
-}
-
-fn table(manager: &BlockManager, handle: u64) -> Vec<BlockId> {
-    manager.blocks(handle, ATTENTION).unwrap().to_vec()
 }
 
 #[test]

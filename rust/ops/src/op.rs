@@ -74,11 +74,6 @@ pub enum Op {
         /// Requests.
         which: Vec<u8>,
     },
-    /// Moves live blocks together to empty slabs.
-    Compact {
-        /// Slabs to empty.
-        num_slabs: u8,
-    },
     /// Runs the block copies that are due.
     TakeCopies,
     /// Lets time pass.
@@ -163,8 +158,7 @@ impl Op {
             27..29 => Self::Match { which: first },
             29..31 => Self::Preempt { which: several() },
             31..33 => Self::Free { which: several() },
-            33 => Self::Compact { num_slabs: 1 + first % 3 },
-            34 => Self::TakeCopies,
+            33..35 => Self::TakeCopies,
             35..37 => Self::Tick,
             37 => Self::Reset,
             38 if first % 2 == 0 => Self::Hint { which: args[0], hint: args[1] % 5 },

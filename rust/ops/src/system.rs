@@ -2,7 +2,7 @@
 
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
-    GroupId, GroupSpec, Hint, Moved, PoolId, Stats, Store,
+    GroupId, GroupSpec, Hint, PoolId, Stats, Store,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -271,18 +271,6 @@ impl System {
     pub(crate) fn reset(&mut self) -> Result<(), Error> {
         let result = self.manager.reset();
         self.note("reset", || json!([]), result.as_ref(), |&()| Value::Null);
-        result
-    }
-
-    pub(crate) fn compact(&mut self, num_slabs: u32) -> Result<Moved, Error> {
-        let result = self.manager.compact(num_slabs as usize);
-        let keeps_apart = self.keeps_apart;
-        let rows = |moved: &Moved| {
-            let tables = moved.tables.iter();
-            let tables = tables.map(|it| [it.row, it.group.0, it.position, it.block.0]);
-            (tables.collect::<Vec<_>>(), copies(&moved.copies, keeps_apart))
-        };
-        self.note("compact", || json!([num_slabs]), result.as_ref(), rows);
         result
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hybrid_blocks::{BlockCopy, BlockId, CacheEvent, Digest, Error, GroupKind, Hint, Stats};
+use hybrid_blocks::{BlockCopy, CacheEvent, Digest, Error, GroupKind, Hint, Stats};
 
 use crate::memory::Memory;
 use crate::op::Op;
@@ -27,8 +27,7 @@ pub(crate) use ensure;
 /// Everything around one manager.
 ///
 /// Whatever the groups, what a request reads must be what its tokens wrote, through hits, forks,
-/// evictions, preemption and compaction; tables told as changes must be the tables; a refused call
-/// must change nothing; what is computed and held is found. In a plain setup ([`Setup::is_plain`]) every hit is also
+/// evictions and preemption; a refused call must change nothing; what is computed and held is found. In a plain setup ([`Setup::is_plain`]) every hit is also
 /// predicted.
 pub struct World {
     pub(crate) setup: Setup,
@@ -127,7 +126,6 @@ impl World {
                 let picked = self.pick_all(which);
                 self.free(&picked)?;
             }
-            &Op::Compact { num_slabs } => self.compact(num_slabs)?,
             Op::TakeCopies => drop(self.run_copies()?),
             Op::Tick => self.system.tick(),
             Op::Reset => self.reset()?,
@@ -408,38 +406,6 @@ impl World {
             ensure!(self.system.progress(handle) == gone, "request {handle} was freed");
         }
         Ok(())
-    }
-
-    fn compact(&mut self, num_slabs: u8) -> Check {
-        self.run_copies()?;
-        let before = self.system.num_free_slabs();
-        let mut tables = self.tables();
-        let moved = self.system.compact(u32::from(num_slabs)).map_err(|error| error.to_string())?;
-        let (free, freed) = (self.system.num_free_slabs(), moved.num_slabs);
-        ensure!(free as usize == before as usize + freed, "{before} + {freed} slabs, not {free}");
-        for change in moved.tables {
-            let place = (change.row, change.group.0);
-            let Some(table) = tables.get_mut(&place) else {
-                return Err(format!("a change of {place:?}, which has no table"));
-            };
-            table[change.position as usize] = change.block;
-        }
-        ensure!(tables == self.tables(), "tables are not what was told");
-        self.copy(&moved.copies);
-        // What was found may have moved, or gone.
-        self.requests.iter_mut().for_each(|request| request.promised = None);
-        Ok(())
-    }
-
-    /// The tables by row of the request and group.
-    fn tables(&self) -> BTreeMap<(u32, u32), Vec<BlockId>> {
-        let of = |request: &Request| {
-            let handle = request.handle;
-            let table =
-                move |(id, _)| ((handle as u32, id), self.system.table(handle, id).to_vec());
-            self.groups().map(table).collect::<Vec<_>>()
-        };
-        self.requests.iter().flat_map(of).collect()
     }
 
     fn copy(&mut self, copies: &[BlockCopy]) {

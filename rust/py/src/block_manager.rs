@@ -1,7 +1,7 @@
 //! `BlockManager`: the core's manager behind a lock.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Moved, Policy, Store, TableChange};
+use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Policy, Store};
 use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -11,15 +11,10 @@ use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
 use crate::hint::client;
 use crate::policy::policy;
-use crate::reports::{
-    copies_array, events_list, num_free_blocks, num_live_blocks, rows_array, stats_dict,
-};
+use crate::reports::{copies_array, events_list, num_free_blocks, num_live_blocks, stats_dict};
 use hybrid_blocks_interop::Guarded;
 use hybrid_blocks_interop::PyBlockHasher;
-use hybrid_blocks_interop::{core_error, count, integrity_error, invalid_argument, optional_hint};
-
-/// Rows of ids.
-type Rows<'py> = Bound<'py, PyArray2<i32>>;
+use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument, optional_hint};
 
 #[pyclass(frozen, module = "hybrid_blocks._core")]
 pub(crate) struct BlockManager {
@@ -183,19 +178,6 @@ impl BlockManager {
         self.manager.call(py, |manager| manager.set_priorities(handle.0, worth))
     }
 
-    fn compact<'py>(
-        &self,
-        py: Python<'py>,
-        #[pyo3(from_py_with = count)] num_slabs: usize,
-    ) -> PyResult<(Rows<'py>, Rows<'py>)> {
-        let Moved { tables, copies, .. } =
-            self.manager.call(py, |manager| manager.compact(num_slabs))?;
-        Ok((
-            rows_array(py, tables.iter().map(table_change))?,
-            copies_array(py, &copies, self.keeps_apart)?,
-        ))
-    }
-
     fn preempt(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {
         let handles = handles.as_slice()?;
         self.manager.call(py, |manager| manager.preempt(handles))
@@ -290,10 +272,6 @@ impl BlockManager {
     fn check_integrity(&self, py: Python<'_>) -> PyResult<()> {
         self.manager.with(py, |manager| manager.check_integrity())?.map_err(integrity_error)
     }
-}
-
-fn table_change(change: &TableChange) -> [u32; 4] {
-    [change.row, change.group.0, change.position, change.block.0]
 }
 
 /// The store that a constructor's arguments describe.

@@ -71,7 +71,7 @@ pub(crate) fn copies_array<'py>(
 }
 
 /// Rows of ids as an int32 array `[n, N]`.
-pub(crate) fn rows_array<const N: usize>(
+fn rows_array<const N: usize>(
     py: Python<'_>,
     rows: impl ExactSizeIterator<Item = [u32; N]>,
 ) -> PyResult<Bound<'_, PyArray2<i32>>> {

@@ -3,17 +3,15 @@
 //!
 //! ```text
 //! lookup <- outbox <- cache ─┐
-//!                 requests ──┴─ engine <- check, compact
+//!                 requests ──┴─ engine <- check
 //! ```
 
 pub(crate) mod cache;
 mod check;
-mod compact;
 pub(crate) mod lookup;
 pub(crate) mod outbox;
 pub(crate) mod requests;
 
-pub use compact::{Moved, TableChange};
 pub use lookup::{GroupBlocks, LookupGroup};
 pub use outbox::{BlockCopy, CacheEvent, Residency};
 

@@ -70,11 +70,6 @@ impl Authors {
         self.of.get(block.index()).map_or(0, |author| author.num_left)
     }
 
-    /// The content of a block was moved.
-    pub fn relocate(&mut self, src: BlockId, dst: BlockId) {
-        self.of[dst.index()] = self.of[src.index()];
-    }
-
     /// A prompt shares the blocks up to `block`, the last of `matched` tokens, and blocks that are
     /// gone up to `reached` tokens. It resumes from a state after `hit` tokens. Returns where it
     /// leaves the block's author, and how many others did so before.

@@ -63,12 +63,6 @@ impl SlabPool {
         free.chain(self.links.iter(self.cached_list())).map(BlockId)
     }
 
-    /// The live blocks of a slab.
-    pub(crate) fn live_in(&self, slab: SlabId) -> impl Iterator<Item = BlockId> + '_ {
-        let blocks = self.slabs.blocks_of(slab).map(BlockId);
-        blocks.filter(|&block| self.blocks.ref_count(block) > 0)
-    }
-
     /// The cached blocks of a slab.
     pub(crate) fn cached_in(&self, slab: SlabId) -> impl Iterator<Item = BlockId> + '_ {
         let blocks = self.slabs.blocks_of(slab);
@@ -159,16 +153,6 @@ impl SlabPool {
     /// The highest priority of the cached blocks of a slab.
     pub(super) fn highest_in(&self, slab: SlabId) -> u64 {
         self.cached_in(slab).map(|block| self.priorities.get(block)).max().unwrap_or(0)
-    }
-
-    /// Gives the owners of `src`, and its mark as hashed, to `dst`, which was just taken. `src` becomes
-    /// free.
-    pub(crate) fn move_owners(&mut self, src: BlockId, dst: BlockId) {
-        let words = &mut self.blocks.words;
-        words[dst.index()] = std::mem::replace(&mut words[src.index()], 0);
-        self.blocks.num_live -= 1;
-        self.push_free(src);
-        self.on_dead(self.slabs.slab_of(src.0), 1, 1, 0);
     }
 
     /// Notes that a block is in no index any more. An ownerless one becomes free.

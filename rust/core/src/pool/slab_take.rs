@@ -39,12 +39,9 @@ impl SlabPool {
         }
     }
 
-    /// Takes a free block of the fullest slab that holds live blocks, has room and is `allowed`.
-    pub(crate) fn take_free_beside_live(
-        &mut self,
-        allowed: impl Fn(SlabId) -> bool,
-    ) -> Option<BlockId> {
-        let slab = self.slabs.fullest_live_with_room(allowed)?;
+    /// Takes a free block of the fullest slab that holds live blocks and has room.
+    pub(crate) fn take_free_beside_live(&mut self) -> Option<BlockId> {
+        let slab = self.slabs.fullest_live_with_room()?;
         self.slabs.on_live(slab, 1, 1);
         let block = BlockId(self.links.pop_front(self.free_list_of(slab))?);
         self.own_free(&[block]);
@@ -76,48 +73,34 @@ impl SlabPool {
         self.priorities.lowest(oldest, |block| blocks.is_evictable(block)).map(BlockId)
     }
 
-    /// Up to `count` cached blocks in slabs that hold live blocks and are `allowed`, next to be evicted
-    /// first: those of the lowest priority among the oldest, else the oldest that there are.
-    pub(crate) fn next_evicted_beside_live(
-        &self,
-        count: usize,
-        allowed: impl Fn(SlabId) -> bool,
-    ) -> Vec<BlockId> {
-        let is_usable = |block: &BlockId| {
-            let slab = self.slabs.slab_of(block.0);
-            self.slabs.num_live_in(slab) > 0 && allowed(slab)
-        };
+    /// The cached block in a slab that holds live blocks that is evicted next: the one of the lowest priority among
+    /// the oldest cached blocks, else the oldest.
+    pub(crate) fn next_evicted_beside_live(&self) -> Option<BlockId> {
         let mut cached = self.links.iter(self.cached_list()).map(BlockId);
-        if !self.priorities.is_explicit() {
-            return cached.filter(is_usable).take(count).collect();
+        let is_slack = |block: &BlockId| self.is_slack(*block);
+        if self.priorities.is_explicit() {
+            let oldest = cached.by_ref().take(MOST_LOOKED_AT).filter(is_slack);
+            if let Some(lowest) = oldest.min_by_key(|&block| self.priorities.get(block)) {
+                return Some(lowest);
+            }
         }
-        let oldest = cached.by_ref().take(count.max(MOST_LOOKED_AT));
-        let mut found = self.lowest_of(count, oldest.filter(is_usable));
-        let num_lacking = count - found.len();
-        found.extend(cached.filter(is_usable).take(num_lacking));
-        found
+        cached.find(is_slack)
     }
 
-    /// As [`SlabPool::next_evicted_beside_live`], among the oldest cached blocks alone, wherever they lie.
+    /// Whether a block lies beside live ones, in a slab that no other pool can have.
+    fn is_slack(&self, block: BlockId) -> bool {
+        self.slabs.num_live_in(self.slabs.slab_of(block.0)) > 0
+    }
+
+    /// Up to `count` of the oldest cached blocks that lie beside live ones, the next to be evicted first.
     pub(crate) fn next_evicted_in_slack(&self, count: usize) -> Vec<BlockId> {
         let oldest = self.links.iter(self.cached_list()).take(count.max(MOST_LOOKED_AT));
-        let is_slack = |block: &u32| self.slabs.num_live_in(self.slabs.slab_of(*block)) > 0;
-        let slack = oldest.filter(is_slack).map(BlockId);
-        if self.priorities.is_explicit() {
-            self.lowest_of(count, slack)
-        } else {
-            slack.take(count).collect()
+        let slack = oldest.map(BlockId).filter(|&block| self.is_slack(block));
+        if !self.priorities.is_explicit() {
+            return slack.take(count).collect();
         }
-    }
-
-    /// Up to `count` of some cached blocks, the lowest priority first. `blocks` come by age.
-    fn lowest_of(&self, count: usize, blocks: impl Iterator<Item = BlockId>) -> Vec<BlockId> {
-        let priority = |block: &BlockId| self.priorities.get(*block);
-        if count == 1 {
-            return blocks.min_by_key(priority).into_iter().collect();
-        }
-        let mut lowest: Vec<_> = blocks.collect();
-        lowest.sort_by_key(priority);
+        let mut lowest: Vec<_> = slack.collect();
+        lowest.sort_by_key(|&block| self.priorities.get(block));
         lowest.truncate(count);
         lowest
     }

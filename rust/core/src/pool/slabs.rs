@@ -117,15 +117,12 @@ impl Slabs {
     }
 
     /// As [`Slabs::fullest_with_room`], among slabs that hold live blocks and are `allowed`.
-    pub(crate) fn fullest_live_with_room(
-        &self,
-        allowed: impl Fn(SlabId) -> bool,
-    ) -> Option<SlabId> {
+    pub(crate) fn fullest_live_with_room(&self) -> Option<SlabId> {
         self.occupied
             .ones()
             .flat_map(|free| self.by_free.iter(self.bucket(free as u32)))
             .map(SlabId)
-            .find(|&slab| self.live[slab.index()] > 0 && allowed(slab))
+            .find(|&slab| self.live[slab.index()] > 0)
     }
 
     /// Owned slabs.

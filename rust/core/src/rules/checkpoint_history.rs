@@ -72,11 +72,6 @@ impl CheckpointHistory {
     pub(crate) fn is_shared(&self, block: BlockId) -> bool {
         self.of[block.index()].num_uses >= SHARED
     }
-
-    /// A checkpoint was moved to another block.
-    pub(crate) fn relocate(&mut self, src: BlockId, dst: BlockId) {
-        self.of[dst.index()] = self.of[src.index()];
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use super::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use super::hit::HitLimit;
 use super::sessions::Kept as Left;
 use crate::digest::Digest;
-use crate::engine::BlockCopy;
 use crate::engine::cache::Cache;
 use crate::group::{Group, GroupKind};
 use crate::ids::{BlockId, PoolId};
@@ -428,20 +427,6 @@ impl Traffic {
         let beside = |value| if self.window > 0 && best > 0.0 { value / best } else { 1.0 };
         let worth = |value| if value < mean { value / mean } else { 1.0 };
         values.into_iter().map(|value| worth(value) * beside(value)).collect()
-    }
-
-    /// Content was moved to other blocks.
-    pub(crate) fn on_moved(&mut self, groups: &[Group], copies: &[BlockCopy]) {
-        let pool_of = |group: usize| groups[group].kept;
-        let (counted, full) = (self.counted.map(pool_of), self.first_full.map(pool_of));
-        for &BlockCopy { src, dst, dst_pool: pool, .. } in copies {
-            if counted == Some(pool) {
-                self.history.relocate(src, dst);
-            }
-            if full == Some(pool) {
-                self.authors.relocate(src, dst);
-            }
-        }
     }
 
     /// Measures what was evicted since the last time, of what was cached then.

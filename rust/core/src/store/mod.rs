@@ -7,7 +7,6 @@
 //! | [`BlockStore`] | either of them, chosen at run time | as that one does |
 
 mod any;
-mod compaction;
 mod eviction_order;
 mod fixed;
 mod interface;

@@ -114,17 +114,6 @@ impl SlabStore {
         let idle = self.pools.iter().map(|pool| u64::from(pool.slabs.num_idle()));
         self.free_slabs.len() as u64 + idle.sum::<u64>()
     }
-
-    /// Drops what is cached in a slab without live blocks, so that it comes free.
-    pub(crate) fn drop_cached_in(&mut self, pool: PoolId, slab: SlabId) {
-        let cached: Vec<_> = self.pools[pool.index()].cached_in(slab).collect();
-        let num_needed = self.pools[pool.index()].num_needed_in(slab);
-        self.pools[pool.index()].blocks.num_evicted += num_needed;
-        for block in cached {
-            self.drop_keys(pool, block);
-        }
-        self.collect_emptied(pool);
-    }
 }
 
 impl Parts for SlabStore {

@@ -1,7 +1,7 @@
 //! Which blocks a [`SlabStore`] hands out: free ones, those of another slab, or evicted ones.
 
 use super::parts::Parts;
-use super::{Reservation, SlabStore, Slack};
+use super::{Reservation, SlabStore, Slack, Store};
 use crate::ids::{BlockId, PoolId, SlabId};
 
 impl SlabStore {
@@ -17,13 +17,13 @@ impl SlabStore {
         let own_pool = &mut self.pools[pool.index()];
         let may_start = reservation.may_start_slab(pool);
         if self.slack == Slack::Packed || !may_start {
-            if let Some(block) = own_pool.take_free_beside_live(|_| true) {
+            if let Some(block) = own_pool.take_free_beside_live() {
                 out.push(block);
                 return 1;
             }
-            let evicted = own_pool.next_evicted_beside_live(1, |_| true);
-            if !evicted.is_empty() || !may_start {
-                return self.evict_all(pool, &evicted, out);
+            let evicted = own_pool.next_evicted_beside_live();
+            if evicted.is_some() || !may_start {
+                return self.evict_all(pool, evicted.as_slice(), out);
             }
         }
         let own_pool = &mut self.pools[pool.index()];
@@ -110,5 +110,16 @@ impl SlabStore {
         self.drop_cached_in(pool, slab);
         self.num_steals += 1;
         self.free_slabs.pop()
+    }
+
+    /// Drops what is cached in a slab without live blocks, so that it comes free.
+    fn drop_cached_in(&mut self, pool: PoolId, slab: SlabId) {
+        let cached: Vec<_> = self.pools[pool.index()].cached_in(slab).collect();
+        let num_needed = self.pools[pool.index()].num_needed_in(slab);
+        self.pools[pool.index()].blocks.num_evicted += num_needed;
+        for block in cached {
+            self.drop_keys(pool, block);
+        }
+        self.collect_emptied(pool);
     }
 }

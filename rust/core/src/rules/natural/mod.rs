@@ -17,7 +17,7 @@ pub use stats::Stats;
 
 use crate::digest::Digest;
 use crate::engine::requests::known_row;
-use crate::engine::{CacheEvent, GroupBlocks, Moved};
+use crate::engine::{CacheEvent, GroupBlocks};
 use crate::error::Error;
 use crate::hash::{BlockHasher, HashChain, Value};
 use crate::ids::{BlockId, GroupId};
@@ -397,18 +397,6 @@ impl BlockManager {
     /// [`Error::BlocksInUse`] while a request holds blocks, or a copy was not taken.
     pub fn reset(&mut self) -> Result<(), Error> {
         self.core.reset()
-    }
-
-    /// Moves live blocks together, so that up to `num_slabs` slabs come free for other pools. What
-    /// is merely cached in them is dropped. The copies have to run before any others that are asked
-    /// for afterwards.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] while copies wait for [`BlockManager::take_copies`].
-    pub fn compact(&mut self, num_slabs: usize) -> Result<Moved, Error> {
-        let moved = self.core.compact(num_slabs)?;
-        self.rests.iter_mut().for_each(|rest| rest.matched = None);
-        Ok(moved)
     }
 
     /// Walks everything: no block owned twice, counts equal tables, indexes and lists agree.

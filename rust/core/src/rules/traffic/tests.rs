@@ -97,9 +97,8 @@ fn a_prompt_begins_as_others_do_at_a_branch_or_behind_a_checkpoint_in_use() {
 }
 
 #[test]
-fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
-    let (mut traffic, cache) = (traffic(), cache());
-    let (block, elsewhere) = (BlockId(5), BlockId(9));
+fn those_who_leave_a_prompt_at_one_place_are_counted() {
+    let (mut traffic, block) = (traffic(), BlockId(5));
     let shared = |last| Shared { hit: 0, matched: 4, reached: 4, last: Some(last) };
     let plan = CheckpointPlan { prompt_tokens: 8, ..CheckpointPlan::default() };
     traffic.on_computed(FULL, &[block], &plan);
@@ -109,16 +108,6 @@ fn those_who_leave_a_prompt_at_one_place_are_counted_and_move_with_its_block() {
         assert_eq!(traffic.num_left(&shared(block)), num_left);
     }
     assert_eq!(traffic.num_left(&Shared::default()), 0);
-    traffic.history.leave(block, true, 0.0);
-    let moved = |group| {
-        let (src_pool, dst_pool) = (PoolId(group), PoolId(group));
-        [BlockCopy { group: GroupId(group), src: block, dst: elsewhere, src_pool, dst_pool }]
-    };
-    traffic.on_moved(&cache.groups, &moved(0));
-    assert_eq!(traffic.num_left(&shared(elsewhere)), 2);
-    assert!(!traffic.history.is_used(elsewhere), "a block of attention is no state");
-    traffic.on_moved(&cache.groups, &moved(1));
-    assert!(traffic.history.is_used(elsewhere));
 }
 
 #[test]

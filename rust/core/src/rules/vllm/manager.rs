@@ -10,7 +10,7 @@ use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
 use crate::engine::requests::Row;
-use crate::engine::{CacheEvent, Engine, GroupBlocks, Moved, Residency};
+use crate::engine::{CacheEvent, Engine, GroupBlocks, Residency};
 use crate::error::Error;
 use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
@@ -658,18 +658,6 @@ impl<S: Store> KvCacheManager<S> {
         }
         self.engine.cache.note(|| CacheEvent::Cleared);
         Ok(())
-    }
-
-    /// Moves live blocks together, so that up to `num_slabs` slabs come free for other pools.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`] while copies wait to be taken.
-    pub(crate) fn compact(&mut self, num_slabs: usize) -> Result<Moved, Error> {
-        let moved = self.engine.compact(num_slabs)?;
-        if let Some(keeper) = &mut self.keeper {
-            keeper.traffic.on_moved(&self.engine.cache.groups, &moved.copies);
-        }
-        Ok(moved)
     }
 
     /// Blocks that the worker must zero, group by group, since the last call.
