@@ -1,6 +1,6 @@
 """Figures of whole replays: memory, concurrency and hits, beside vLLM's own manager.
 
-    python benches/python/figures.py capacity mixed policies hits
+    python benches/python/figures.py capacity mixed hits
 
 ``--data`` names the folder of the traces, ``--record`` that of the records (benches/record).
 
@@ -15,7 +15,6 @@ import argparse
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,7 @@ from hybrid_blocks.replay import (
     replay,
     request_limits,
 )
-from hybrid_blocks.replay.policy import PolicyName
-from hybrid_blocks.replay.shares import SharedCache, read_shares
-from hybrid_blocks.replay.variant import Variant
+from hybrid_blocks.replay.shares import read_shares
 from hybrid_blocks.trace import read_trace
 from hybrid_blocks.trace.builder import TraceBuilder
 from public_data import DATA
@@ -58,11 +55,6 @@ CAPACITY: tuple[tuple[str, int, float, dict[str, Any]], ...] = (
 """Model, how many times the limit of requests, GiB, and how it is deployed."""
 
 BOTH = (ManagerName.RUST, ManagerName.VLLM)
-
-SHARES = (0.05, 0.10, 0.20, 0.40)
-
-LOOKAHEAD = 0.85
-"""The share of hits of a policy that sees the future."""
 
 FULL = 0.97
 """The share of memory that must work at full load."""
@@ -134,43 +126,6 @@ def check_mixed(rows: list[Row]) -> Iterator[str]:
             yield f"{row['model']}: a request waits needlessly in {row['needless_waits']} steps"
 
 
-def policies(data: Path, limit: int) -> Iterator[Row]:
-    """Hit rates of the policies at shares of an unbounded cache; one policy knows the trace."""
-    trace = read_trace(data / "traces" / hits.MOONCAKE).head(limit)
-    for model in hits.MODELS:
-        deployed = deployment(block_size=hits.LOADS["mooncake"].grain)
-        unbounded = SharedCache(trace, model_cache(model, 1024 * GIB, deployed))
-        for share in SHARES:
-            cache = unbounded.at(share)
-            for policy in PolicyName:
-                rust = Variant(policy=policy).options(trace, cache, hits.ENGINE)
-                result, _ = replay(
-                    trace,
-                    manager_name=ManagerName.RUST,
-                    cache=cache,
-                    config=hits.ENGINE,
-                    rust=rust,
-                )
-                gib = round(cache.memory_bytes / GIB, 1)
-                about = {"unbounded_share": share, "gib": gib, "policy": f"rust {policy}"}
-                yield {**_row(result, model, len(trace)), **about}
-
-
-def check_policies(rows: list[Row]) -> Iterator[str]:
-    """Name the sizes at which a policy hits less than it should."""
-    about = ("model", "unbounded_share")
-    for case, group in groupby(rows, key=lambda row: tuple(row[name] for name in about)):
-        found = {row["policy"]: row for row in group}
-        title = " ".join(str(part) for part in case)
-        lru, flop = found["rust lru"], found["rust flop"]
-        ours = max(lru["hit_rate"], flop["hit_rate"])
-        best = found["rust lookahead"]["hit_rate"]
-        if ours < LOOKAHEAD * best:
-            yield f"{title}: hit rate {ours:.3f} is {ours / best:.2f} of lookahead's {best:.3f}"
-        if flop["recompute_flops_saved"] < lru["recompute_flops_saved"]:
-            yield f"{title}: flop saves less than lru"
-
-
 def _row(result: Result, model: str, limit: int) -> Row:
     names = (
         "manager",
@@ -193,7 +148,6 @@ def _row(result: Result, model: str, limit: int) -> Row:
 FIGURES = {
     "capacity": (capacity, 2000, check_capacity),
     "mixed": (mixed, 2000, check_mixed),
-    "policies": (policies, 12_031, check_policies),
 }
 """What is run, with how many requests, and what it is held against."""
 

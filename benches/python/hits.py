@@ -34,7 +34,6 @@ from hybrid_blocks.replay import (
 )
 from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.limits import Refusal, RequestLimit, find_too_large
-from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.shares import SharedCache, share_text
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace, read_trace
@@ -67,9 +66,8 @@ ENGINE = engine()
 FIXED = Variant(placement="fixed:128")
 OURS = (
     Variant(),
-    Variant(policy=PolicyName.FLOP),
     FIXED,
-    Variant(policy=PolicyName.FLOP, signal=0.8),
+    Variant(signal=0.8),
 )
 VLLM = tuple(
     Variant(manager=ManagerName.VLLM, vllm=VllmOptions(retention=retention))
@@ -224,7 +222,7 @@ def _replay(
         manager_name=variant.manager,
         cache=cache,
         config=config,
-        rust=variant.options(trace, cache, config, unbounded.prefixes),
+        rust=variant.options(trace, cache, unbounded.prefixes),
         vllm=variant.vllm,
         sharing=unbounded.sharing,
         prefixes=unbounded.prefixes,
@@ -320,18 +318,17 @@ def check(rows: list[Row]) -> Iterator[str]:
         title = f"{load}, {model}, {share}"
         own = {row["variant"]: row for row in case if row["manager"] == "rust"}
         fixed = own.get(FIXED.name)
-        for variant in OURS[:2]:
-            row = own.get(variant.name)
-            if row is None:
-                continue
-            if row["hit_rate"] < _theirs(case):
-                hits, theirs = row["hit_rate"], _theirs(case)
-                yield f"{title}: {variant.name} hits {hits:.2%}, vLLM's best {theirs:.2%}"
-            if fixed and row["recompute_flops_saved"] < fixed["recompute_flops_saved"]:
-                yield f"{title}: {variant.name} saves fewer FLOPs than {FIXED.name}"
-            target = OF_BOUND.get(load, OTHERS_OF_BOUND) * _bound(row)
-            if share == share_text(math.inf) and row["hit_rate"] < target:
-                yield f"{title}: {variant.name} hits {row['hit_rate']:.2%}, not {target:.2%}"
+        row = own.get(OURS[0].name)
+        if row is None:
+            continue
+        if row["hit_rate"] < _theirs(case):
+            hits, theirs = row["hit_rate"], _theirs(case)
+            yield f"{title}: hits {hits:.2%}, vLLM's best {theirs:.2%}"
+        if fixed and row["recompute_flops_saved"] < fixed["recompute_flops_saved"]:
+            yield f"{title}: saves fewer FLOPs than {FIXED.name}"
+        target = OF_BOUND.get(load, OTHERS_OF_BOUND) * _bound(row)
+        if share == share_text(math.inf) and row["hit_rate"] < target:
+            yield f"{title}: hits {row['hit_rate']:.2%}, not {target:.2%}"
 
 
 def _bound(row: Row) -> float:

@@ -5,19 +5,17 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use hybrid_blocks::CheckpointPolicy;
-use hybrid_blocks::placement::{
-    Beginning, Departure, Leaving, Placement, Prompt, PromptClass, TokenCosts,
-};
+use hybrid_blocks::placement::{Beginning, Departure, Leaving, Placement, Prompt, PromptClass};
 
 /// Qwen3.5-27B: all its states take as much memory as the attention of 2,400 tokens.
-const COSTS: TokenCosts = TokenCosts { state_tokens: 2_400.0, quadratic: 1e-6 };
+const STATE_TOKENS: f64 = 2_400.0;
 
 const ALIGNMENT: u32 = 16;
 
 /// What 1,000 prompts taught: of three in four a later one goes on, from distances of 0 to 16,000 tokens
 /// before the end or from the answer.
 fn warm(client: u16) -> Placement {
-    let mut placement = Placement::new(COSTS, ALIGNMENT);
+    let mut placement = Placement::new(STATE_TOKENS, ALIGNMENT);
     for number in 0..1_000u32 {
         let class = PromptClass { client, beginning: Beginning::Turn };
         let departure = match number % 4 {

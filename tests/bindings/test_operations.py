@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from debug_builds import debug_build
 from examples import examples
-from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
+from hybrid_blocks import BlockManager, CheckpointPolicy, GroupSpec, block_hasher
 from hybrid_blocks.errors import HybridBlocksError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,18 +23,12 @@ RECORDED = sorted((ROOT / "rust" / "ops" / "tests" / "recorded").glob("*.jsonl")
 SETUP_BYTES = 24
 OP_BYTES = 8
 
-POLICIES: dict[str, str | FlopModel] = {
-    "lru": "lru",
-    "explicit": "explicit",
-    "flop_aware": FlopModel(linear=10.0, quadratic=1.0, alpha=1.0),
-}
 ARGUMENTS: dict[str, tuple[type | None, ...]] = {
     "append_tokens": (np.int64, np.int32),
     "allocate": (np.int64, np.int32, None),
     "advance": (np.int64, np.int32),
     "preempt": (np.int64,),
     "free": (np.int64,),
-    "set_worth": (None, np.uint64),
 }
 
 
@@ -52,7 +46,6 @@ def manager_of(setup: dict[str, Any]) -> BlockManager:
         block_hasher("xxhash", setup["hash_block_size"]),
         blocks_per_slab=setup["blocks_per_slab"] or None,
         enable_events=True,
-        policy=POLICIES[setup["policy"]],
         placement=CheckpointPolicy(setup["placement"]),
         max_in_flight_tokens=12,
         **memory,

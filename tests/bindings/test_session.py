@@ -5,7 +5,6 @@ import pytest
 from hybrid_blocks import (
     BlockManager,
     CheckpointPolicy,
-    FlopModel,
     GroupSpec,
     block_hasher,
 )
@@ -41,10 +40,7 @@ def test_what_is_no_hint_or_client_is_refused_and_nothing_is_added() -> None:
 @pytest.mark.parametrize("told", [False, True])
 def test_what_is_said_of_a_session_after_its_end_decides_what_goes_first(told: bool) -> None:
     groups = [GroupSpec("full", 16, pool=0), GroupSpec("state", 16, pool=1)]
-    model = FlopModel(linear=1.0, quadratic=0.0, alpha=4.0)
-    core = BlockManager(
-        groups, block_hasher(block_size=16), num_slabs=28, blocks_per_slab=[4, 1], policy=model
-    )
+    core = BlockManager(groups, block_hasher(block_size=16), num_slabs=28, blocks_per_slab=[4, 1])
     prompts = {name: np.arange(512, dtype=np.int32) + 1000 * at for at, name in enumerate("abc")}
 
     def serve(name: str) -> None:

@@ -25,7 +25,6 @@ from hybrid_blocks.replay.compare import compare
 from hybrid_blocks.replay.errors import RefusedRequestError
 from hybrid_blocks.replay.limits import LeftOut, RequestLimit
 from hybrid_blocks.replay.places import PlaceCount
-from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.shares import SharedCache, read_shares
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace, generate_workload, shared_prefixes
@@ -193,11 +192,11 @@ def test_what_clients_say_of_their_sessions_reaches_the_manager(seed: int) -> No
     """Conversations that are over give way to those that go on."""
     trace = generate_workload("conversations", seed, 600)
     cache = unbounded(trace).at(0.1)
-    variants = [Variant(policy=PolicyName.FLOP, signal=signal) for signal in (0.0, None, 1.0)]
+    variants = [Variant(signal=signal) for signal in (0.0, None, 1.0)]
     wrong, none, right = (result for result, _ in compare(trace, cache, variants, ENGINE))
     assert right.hit_tokens > 1.03 * none.hit_tokens
     assert right.hit_tokens > 1.03 * wrong.hit_tokens
-    assert right.variant == "rust learned flop signal 1"
+    assert right.variant == "rust learned signal 1"
 
 
 # --- the same requests ----------------------------------------------------------
@@ -258,7 +257,7 @@ def test_the_command_compares_at_shares_in_tables_and_json(tmp_path: Path) -> No
     written, drawn = tmp_path / "hits.json", tmp_path / "hits.svg"
     output = run(
         *("--workload", "documents", "--limit", 60, "--model", MODEL, "--max-num-seqs", 8),
-        *("--placement", "fixed:128,fixed:1024", "--policy", "lru,flop"),
+        *("--placement", "fixed:128,fixed:1024"),
         *("--share", "10%,unbounded", "--json", written, "--plot", drawn),
     )
     for text in (
@@ -271,11 +270,10 @@ def test_the_command_compares_at_shares_in_tables_and_json(tmp_path: Path) -> No
     ):
         assert text in output
     rows = json.loads(written.read_bytes())
-    assert [(r["share"], r["placement"], r["policy"]) for r in rows] == [
-        (share, placement, policy)
+    assert [(r["share"], r["placement"]) for r in rows] == [
+        (share, placement)
         for share in ("10%", "unbounded")
         for placement in ("fixed:128", "fixed:1024")
-        for policy in ("lru", "flop")
     ]
     assert all(row["places"] and row["sequential_hit_rate"] for row in rows)
     assert len({row["requests"] for row in rows}) == 1
@@ -286,12 +284,11 @@ def test_the_command_compares_at_shares_in_tables_and_json(tmp_path: Path) -> No
 def test_several_placements_without_a_share_are_columns() -> None:
     arguments = ("--workload", "tools", "--limit", 20, "--model", MODEL, "--memory", "20GiB")
     output = run(*arguments, "--placement", "fixed:128,none")
-    assert "rust fixed:128 lru" in output
-    assert "rust none lru" in output
+    assert "rust fixed:128" in output
+    assert "rust none" in output
 
 
 def test_wrong_names_are_refused_with_those_that_are_known() -> None:
-    assert "known are lru, flop, lookahead" in run("--policy", "fifo", expect=2)
     assert "is no placement" in run("--placement", "best", expect=2)
     assert "is no generated workload" in run("--workload", "poems", expect=2)
     assert "is no share" in run("--model", MODEL, "--share", "half", expect=2)

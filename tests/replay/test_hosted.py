@@ -67,7 +67,7 @@ def test_a_request_finds_in_host_memory_what_a_large_device_would_hold(model: st
     trace, small, large = turns(), cache_of(model, MODELS[model]), cache_of(model, LARGE)
 
     def on_device(cache: Cache) -> Engine:
-        options = Variant().options(trace, cache, CONFIG)
+        options = Variant().options(trace, cache)
         manager = make_manager(ManagerName.RUST, cache, CONFIG, rust=options)
         engine = Engine(trace, manager, cache, CONFIG)
         engine.run()

@@ -12,7 +12,6 @@ from hybrid_blocks.replay import (
     Cache,
     Engine,
     EngineConfig,
-    Lookahead,
     ManagerName,
     ReplayError,
     Result,
@@ -23,7 +22,6 @@ from hybrid_blocks.replay import (
     replay,
 )
 from hybrid_blocks.replay.cache import LiveBytes
-from hybrid_blocks.replay.policy import PolicyName, apply_policy
 from hybrid_blocks.trace import Trace
 from hybrid_blocks.trace.builder import TraceBuilder
 
@@ -208,64 +206,6 @@ def test_checkpoints_in_fewer_bytes_stay_until_their_conversations_come_back() -
     assert hits[2] > 4 * hits[0]
 
 
-def test_sooner_use_is_worth_more_and_no_use_nothing() -> None:
-    builder = TraceBuilder("three")
-    shared, own = builder.fresh(32), [builder.fresh(33) for _ in range(3)]
-    for index, first in enumerate((shared, shared, own[2])):
-        builder.add([first, own[index]], arrival=float(index), prompt_tokens=48, output_tokens=16)
-    lookahead = Lookahead(builder.build(), 16, EngineConfig().step_time)
-    assert lookahead.worth(0).tolist() == [2**63 - 1, 2**63 - 1, 0]
-    assert lookahead.worth(1).tolist() == [0, 0, 0]
-
-
-def crafted() -> Trace:
-    """One prompt that comes back between many that never do."""
-    builder = TraceBuilder("crafted")
-    precious = builder.fresh(2000)
-    for index in range(60):
-        spans = [precious, builder.fresh(30)] if index % 6 == 0 else [builder.fresh(2030)]
-        builder.add(spans, arrival=10.0 * index, prompt_tokens=2010, output_tokens=20)
-    return builder.build()
-
-
-def test_who_knows_the_future_hits_at_least_as_much_as_the_other_policies() -> None:
-    trace, cache = crafted(), made("Nemotron-H-8B", 0.6)
-    config = EngineConfig(max_num_seqs=4)
-    found = {}
-    for policy in PolicyName:
-        rust = apply_policy(policy, trace, cache, config, RustOptions())
-        found[policy] = run(trace, cache, max_num_seqs=4, rust=rust)
-    best = found[PolicyName.LOOKAHEAD]
-    assert best.hit_tokens >= max(result.hit_tokens for result in found.values())
-    assert best.hit_tokens > found[PolicyName.LRU].hit_tokens
-    flop, lru = (found[name].recompute_flops_saved for name in (PolicyName.FLOP, PolicyName.LRU))
-    assert flop is not None
-    assert lru is not None
-    assert flop >= lru
-
-
-def test_eviction_by_age_is_what_level_natural_serves() -> None:
-    trace, cache, config = crafted(), made("Nemotron-H-8B", 0.6), EngineConfig(max_num_seqs=4)
-    placed = RustOptions(placement=CheckpointPolicy(prompt_margin=[128]))
-    for options in (RustOptions(), placed):
-        assert options.policy == "lru"
-        assert apply_policy(PolicyName.LRU, trace, cache, config, options) == options
-
-
-def test_content_goes_by_age_where_the_first_requests_gain_nothing_from_more() -> None:
-    builder = TraceBuilder("nothing shared")
-    for index in range(40):
-        builder.add(
-            [builder.fresh(2030)], arrival=1.0 * index, prompt_tokens=2010, output_tokens=20
-        )
-    trace, cache, config = builder.build(), made("Nemotron-H-8B", 0.6), EngineConfig(max_num_seqs=4)
-    tuned, by_age = (
-        apply_policy(policy, trace, cache, config, RustOptions())
-        for policy in (PolicyName.FLOP, PolicyName.LRU)
-    )
-    assert tuned == by_age
-
-
 @pytest.mark.vllm
 @pytest.mark.parametrize("options", [EIGHT[0], EIGHT[1], EIGHT[3], EIGHT[7]], ids=lambda o: o[0])
 def test_vllm_runs_the_same_trace_and_packs_no_better(
@@ -299,8 +239,6 @@ def test_managers_say_what_they_cannot_do() -> None:
     without = changed_model(cache)
     with pytest.raises(ReplayError, match="give --model and --memory"):
         make_manager(ManagerName.VLLM, without, EngineConfig())
-    with pytest.raises(ReplayError, match="needs the FLOPs of a model"):
-        apply_policy(PolicyName.FLOP, chat(), without, EngineConfig(), RustOptions())
 
 
 def changed_model(cache: Cache) -> Cache:

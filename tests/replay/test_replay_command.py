@@ -86,14 +86,14 @@ def test_variants_are_compared_before_the_table(trace: Path) -> None:
     model = ("--model", "Qwen3.5-27B", "--memory", "24GiB")
     told, ran, full = answer(trace, *model, "--placement", "learned,none")
     found = re.fullmatch(
-        r"verdict: rust learned lru finds (\S+) % of prompt tokens, rust none lru 0.0 %", told
+        r"verdict: rust learned finds (\S+) % of prompt tokens, rust none 0.0 %", told
     )
     assert found is not None, told
     assert float(found[1]) > 50
     assert ran == "requests running at once: at most 1, there 1; preemptions: 0, there 0"
     assert full.startswith("memory was never full")
-    told, _, _ = answer(trace, *model, "--policy", "lru,flop")
-    assert told.startswith("verdict: nothing to gain: rust learned lru finds")
+    told, _, _ = answer(trace, *model, "--placement", "learned,learned/branch=false")
+    assert told.startswith("verdict: nothing to gain: rust learned finds")
 
 
 def test_memory_that_was_never_full_is_said_with_a_remedy(trace: Path) -> None:
@@ -345,10 +345,8 @@ def test_an_error_is_one_line_that_is_printed_as_it_is(tmp_path: Path) -> None:
         (["--share", "5%", "--verify-data"], "--verify-data beside --share"),
         (["--host", "1GiB", "--num-blocks", "99"], "--num-blocks beside --host"),
         (["--host", "1GiB", "--html", "page.html"], "--html beside --host"),
-        (["--signal", "0.8"], "--signal without --policy flop"),
-        (["--policy", "lru,lookahead", "--signal", "0.8"], "--signal without --policy flop"),
         (["--retention", "dense"], "--retention without --manager vllm"),
-        (["--manager", "vllm", "--policy", "flop"], "--policy without --manager rust"),
+        (["--manager", "vllm", "--signal", "0.8"], "--signal without --manager rust"),
         (
             ["--checkpoint-every", "64", "--placement", "none"],
             "--placement beside --checkpoint-every",
@@ -376,13 +374,11 @@ def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
     [
         ("--placement", "learned,best", "'best' is no placement"),
         ("--placement", "none/format=int4", "format='int4': use full, bf16, fp8, int8"),
-        ("--policy", "fifo", "'fifo' is no policy"),
         ("--share", "half", "'half' is no share"),
         ("--host", "much", "--host 'much'"),
         ("--placement", "every:0", "'every:0' is no placement"),
         ("--placement", "every:" + "9" * 5000, "is no placement"),
         ("--placement", "learned,learned", "--placement names learned twice"),
-        ("--policy", "lru,flop,lru", "--policy names lru twice"),
         ("--share", "5%,10%,5%", "--share names 5% twice"),
         ("--block-size", "7", "attention kernels take blocks of 16 tokens or a multiple"),
         ("--signal", "nan", "--signal nan: a finite number is needed"),
@@ -402,13 +398,6 @@ def test_names_are_checked_before_the_trace_is_read(
     path = tmp_path / "trace.jsonl"
     path.write_text("damaged\n")
     assert complaint in run(path, option, value, expect=2)
-
-
-def test_signals_are_heard_where_one_of_the_policies_listens(tmp_path: Path) -> None:
-    rows = written(
-        tmp_path, "--limit", "30", "--workload", "tools", "--policy", "lru,flop", "--signal", "1"
-    )
-    assert [row["policy"] for row in rows] == ["lru", "flop"]
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -20,7 +20,6 @@ __all__ = [
     "BlockHasher",
     "BlockManager",
     "CheckpointPolicy",
-    "FlopModel",
     "GroupKind",
     "GroupSpec",
     "HashChain",
@@ -334,35 +333,6 @@ class CheckpointPolicy:
     def __ne__(self, other: object, /) -> bool: ...
 
 @final
-class FlopModel:
-    """What computing ``n`` tokens costs; as a policy, FLOP-aware eviction.
-
-    FLOPs are ``linear * n + quadratic * n**2``. Cached content is kept for ``1 + alpha * (c - 1)``
-    times as many lives, at least 0. ``c`` is its chance to be resumed from, over the mean chance,
-    learned by turn and hint. A life is the time in which as much is evicted as is cached;
-    ``alpha=0`` is eviction by age.
-
-    Raises:
-        InvalidArgumentError: A value that is negative or not finite.
-    """
-
-    def __new__(cls, *, linear: float, quadratic: float, alpha: float = 1.0) -> FlopModel: ...
-    @property
-    def linear(self) -> float:
-        """FLOPs a token."""
-
-    @property
-    def quadratic(self) -> float:
-        """FLOPs a pair of tokens."""
-
-    @property
-    def alpha(self) -> float:
-        """How much the chance to be resumed from counts; 0 is eviction by age."""
-
-    def __eq__(self, other: object, /) -> bool: ...
-    def __ne__(self, other: object, /) -> bool: ...
-
-@final
 class BlockManager:
     """Requests, their block tables in every group, and the prefix cache between them.
 
@@ -374,9 +344,6 @@ class BlockManager:
     longer than ``max_request_tokens``, or than what fits alone. An admission beside other requests
     leaves ``watermark`` blocks (slabs of an arena) free. The decisions are those of level
     ``natural``.
-
-    ``policy`` chooses the content that is evicted first: ``lru``, a :class:`FlopModel`, or
-    ``explicit``, by :meth:`set_worth`. The last two need slabs.
 
     Batched calls take ``handles``, an int64 array of shape ``[n]``, and as many int32 values;
     arrays are read where they lie. Every call does its whole work or changes nothing. The manager
@@ -396,7 +363,6 @@ class BlockManager:
         blocks_per_slab: Sequence[int] | None = None,
         enable_caching: bool = True,
         enable_events: bool = False,
-        policy: str | FlopModel = ...,
         placement: CheckpointPolicy | None = None,
         max_in_flight_tokens: int = 1073741824,
         max_request_tokens: int | None = None,
@@ -501,15 +467,6 @@ class BlockManager:
         A row is ``(group, src, dst)``; no block is both read and written. Where checkpoints have
         pools of their own, the pools of both blocks follow: ``[n, 5]``. Between two pools the copy
         converts.
-        """
-
-    def set_worth(self, handle: int, worth: npt.NDArray[np.uint64]) -> None:
-        """Set the worth of the content of each of a request's hash blocks once no request holds it.
-
-        For the ``explicit`` policy. Shape ``[num_hash_blocks]``; missing ones are worth nothing.
-
-        Raises:
-            UnknownRequestError: The handle names no request.
         """
 
     def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:

@@ -19,7 +19,6 @@ from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.deployment import MOST
 from hybrid_blocks.replay import Cache, EngineConfig, ManagerName
-from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.trace import AUTO, FORMATS, WORKLOADS, OnError, Trace
 
 DEFAULT_MANAGER = ManagerName.RUST
@@ -68,13 +67,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = 1,
     num_speculative_tokens: Annotated[int, typer.Option(min=0, help="Draft tokens of a step.")] = 0,
     speculative: Option = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME[,NAME]",
-            help=f"What the rust manager evicts first: {', '.join(PolicyName)}.",
-        ),
-    ] = PolicyName.LRU,
     placement: Annotated[
         str,
         typer.Option(
@@ -179,13 +171,12 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         asked = read_asked(
             manager or [DEFAULT_MANAGER],
             placement if checkpoint_every is None else f"every:{checkpoint_every}",
-            policy,
             retention=retention,
             signal=signal,
             share=share,
             host=host,
         )
-        check_options(given, asked.managers, asked.policies, asked.placements, workload)
+        check_options(given, asked.managers, asked.placements, workload)
         refuse_same_file(trace=trace, json=json, plot=plot, html=html)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,

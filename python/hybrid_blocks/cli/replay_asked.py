@@ -14,7 +14,6 @@ from hybrid_blocks.model import load_model
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.report.report import check_block_size
 from hybrid_blocks.replay import Cache, ManagerName, block_cache, model_cache, read_num_blocks
-from hybrid_blocks.replay.policy import PolicyName, read_policy
 from hybrid_blocks.replay.shares import read_shares, share_text
 from hybrid_blocks.replay.variant import Variant
 from hybrid_blocks.trace import Trace
@@ -31,7 +30,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     managers: Sequence[ManagerName]
     placements: Sequence[str]
-    policies: Sequence[PolicyName]
     retention: int | None
     signal: float | None
     shares: Sequence[float] | None
@@ -40,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     def variants(self) -> tuple[Variant, ...]:
         """Return each manager with each of its choices."""
         return wanted_variants(
-            *(self.managers, self.placements, self.policies, self.retention, self.signal),
+            *(self.managers, self.placements, self.retention, self.signal),
             host_bytes=self.host_bytes,
         )
 
@@ -48,7 +46,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 def read_asked(
     managers: Sequence[ManagerName],
     placement: str,
-    policy: str,
     *,
     retention: str,
     signal: float | None,
@@ -69,7 +66,6 @@ def read_asked(
     each_once("--share", [share_text(one) for one in shares or ()])
     return Asked(
         placements=placements,
-        policies=each_once("--policy", [read_policy(name) for name in policy.split(",")]),
         retention=read_retention(retention),
         shares=shares,
         host_bytes=0 if host is None else parse_memory(host, "--host"),

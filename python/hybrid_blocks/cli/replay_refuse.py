@@ -13,7 +13,6 @@ from hybrid_blocks.replay import (
     ManagerName,
     ReplayError,
 )
-from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.trace import (
     SEATS,
 )
@@ -25,7 +24,6 @@ DEFAULT_MODEL = "Granite-4.0-Micro"
 def check_options(
     given: Given,
     managers: Sequence[ManagerName],
-    policies: Sequence[PolicyName],
     placements: Sequence[str],
     workload: str,
 ) -> None:
@@ -48,7 +46,7 @@ def check_options(
         given.refuse("num_blocks", why="beside --host: host memory takes a model's bytes")
         given.refuse("html", why="beside --host: a page shows the device alone")
     _check_memory(given)
-    _check_managers(given, managers, policies)
+    _check_managers(given, managers)
     _check_formats(given, placements)
 
 
@@ -67,21 +65,17 @@ def _check_memory(given: Given) -> None:
         )
 
 
-def _check_managers(
-    given: Given, managers: Sequence[ManagerName], policies: Sequence[PolicyName]
-) -> None:
-    """Refuse options of a manager or a policy that does not run."""
+def _check_managers(given: Given, managers: Sequence[ManagerName]) -> None:
+    """Refuse options of a manager that does not run."""
     if ManagerName.VLLM not in managers:
         given.refuse("retention", why="without --manager vllm, the only one that it is for")
     if ManagerName.RUST not in managers:
         given.refuse(
-            *("policy", "placement", "checkpoint_every", "signal", "host"),
+            *("placement", "checkpoint_every", "signal", "host"),
             why="without --manager rust, the only one that it is for",
         )
     if "checkpoint_every" in given:
         given.refuse("placement", why="beside --checkpoint-every, which is --placement every:N")
-    if PolicyName.FLOP not in policies:
-        given.refuse("signal", why="without --policy flop, the only one that listens to clients")
     if ManagerName.VLLM in managers:
         need_vllm(", or leave out --manager vllm")
 

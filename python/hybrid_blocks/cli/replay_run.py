@@ -14,7 +14,6 @@ from hybrid_blocks.replay import (
     VllmOptions,
 )
 from hybrid_blocks.replay.compare import Runs, compare
-from hybrid_blocks.replay.policy import PolicyName
 from hybrid_blocks.replay.shares import SharedCache, share_text
 from hybrid_blocks.replay.variant import Variant, make_variants
 from hybrid_blocks.trace import (
@@ -26,7 +25,6 @@ from hybrid_blocks.trace import (
 def wanted_variants(
     managers: Sequence[ManagerName],
     placements: Sequence[str],
-    policies: Sequence[PolicyName],
     retention: int | None,
     signal: float | None,
     *,
@@ -36,7 +34,7 @@ def wanted_variants(
     if ManagerName.VLLM in managers:
         allow_no_gpu()
     vllm = VllmOptions(retention=retention)
-    return make_variants(managers, placements, policies, vllm, signal, host_bytes=host_bytes)
+    return make_variants(managers, placements, vllm, signal, host_bytes=host_bytes)
 
 
 def run(

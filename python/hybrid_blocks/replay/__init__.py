@@ -11,7 +11,6 @@ from hybrid_blocks.replay.clock import StepTime, Timeline
 from hybrid_blocks.replay.config import EngineConfig
 from hybrid_blocks.replay.engine import Engine
 from hybrid_blocks.replay.errors import ReplayError
-from hybrid_blocks.replay.lookahead import Lookahead
 from hybrid_blocks.replay.managers import ManagerName, RustOptions, VllmOptions, make_manager
 from hybrid_blocks.replay.result import Result
 from hybrid_blocks.replay.run import replay, request_limits
@@ -21,7 +20,6 @@ __all__ = [
     "Cache",
     "Engine",
     "EngineConfig",
-    "Lookahead",
     "ManagerName",
     "ReplayError",
     "Result",

@@ -1,4 +1,4 @@
-"""Managers, placements and policies side by side: the same requests, the same bytes."""
+"""Managers and placements side by side: the same requests, the same bytes."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -55,7 +55,7 @@ def compare(
                     manager_name=variant.manager,
                     cache=cache,
                     config=config,
-                    rust=variant.options(trace, cache, config, prefixes),
+                    rust=variant.options(trace, cache, prefixes),
                     vllm=variant.vllm,
                     sharing=sharing,
                     prefixes=prefixes,
@@ -79,4 +79,4 @@ def _named(result: Result, variant: Variant, share: str | None) -> Result:
     named = msgspec.structs.replace(result, variant=variant.name, share=share)
     if variant.manager is not ManagerName.RUST:
         return named
-    return msgspec.structs.replace(named, placement=variant.placement, policy=variant.policy)
+    return msgspec.structs.replace(named, placement=variant.placement)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybrid_blocks import FlopModel
 from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import Attention, FullAttention
 
@@ -28,10 +27,6 @@ class Flops:
     def of(self, num_tokens: int) -> float:
         """Return the FLOPs of ``num_tokens`` tokens."""
         return self.linear * num_tokens + self.quadratic * num_tokens**2
-
-    def model(self, alpha: float = 1.0) -> FlopModel:
-        """Return the core's policy that weighs these FLOPs."""
-        return FlopModel(linear=self.linear, quadratic=self.quadratic, alpha=alpha)
 
 
 def flops_of(model: Model) -> Flops:

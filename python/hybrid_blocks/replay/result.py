@@ -86,7 +86,6 @@ class Result(Served, frozen=True, kw_only=True):
         manager: name of the manager.
         variant: the manager and its settings, where several are compared.
         placement: where the Rust manager kept states.
-        policy: what it evicted first.
         share: of an unbounded cache, where the memory was given so.
         requests: requests finished.
         rejected_requests: requests over the limit of this manager or of one beside it, left out.
@@ -179,7 +178,6 @@ class Result(Served, frozen=True, kw_only=True):
     wall_seconds: float
     variant: str | None = None
     placement: str | None = None
-    policy: str | None = None
     share: str | None = None
 
     @property

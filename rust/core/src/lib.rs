@@ -31,7 +31,6 @@ pub use prefix_index::{Key, PrefixIndex, RunCursor};
 pub use rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy, OptionValue};
 pub use rules::hit::{Hit, HitLimit};
 pub use rules::natural::{BlockManager, Config, Hashing, Stats};
-pub use rules::policy::{FlopModel, Policy};
 pub use rules::sessions::{Draw, Hint, Kept, Trials, Turn, Turns, WorthClass};
 pub use rules::vllm;
 pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, SlabStore, Slack, Store};

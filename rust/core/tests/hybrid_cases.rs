@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
-    BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, FlopModel, GroupId,
-    GroupKind, GroupSpec, HitLimit, Policy, PoolId, Store,
+    BlockManager, BlockStore, CheckpointPolicy, Config, Error, EvictionOrder, GroupId, GroupKind,
+    GroupSpec, HitLimit, PoolId, Store,
 };
 
 const ATTENTION: GroupId = GroupId(0);
@@ -512,8 +512,7 @@ fn what_a_window_leaves_behind_counts_as_used_then() {
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: PoolId(0) },
         GroupSpec { kind: GroupKind::sliding_window(32), block_size: 16, pool: PoolId(0) },
     ];
-    let model = FlopModel { linear: 1.0, quadratic: 0.0, alpha: 0.0 };
-    let config = Config { policy: Policy::FlopAware(model), ..config(groups, 8_192) };
+    let config = config(groups, 8_192);
     let store = BlockStore::shared(40, &[4]).unwrap();
     let mut manager = BlockManager::new(store, config).unwrap();
     let window = GroupId(1);

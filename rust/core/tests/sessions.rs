@@ -1,8 +1,8 @@
 //! A hint for a session counts whenever it comes, and for no other session.
 
 use hybrid_blocks::{
-    BlockId, BlockManager, BlockStore, Config, EvictionOrder, FlopModel, GroupId, GroupKind,
-    GroupSpec, Hint, Policy, PoolId, Store,
+    BlockId, BlockManager, BlockStore, Config, EvictionOrder, GroupId, GroupKind, GroupSpec, Hint,
+    PoolId, Store,
 };
 
 const ATTENTION: PoolId = PoolId(0);
@@ -14,10 +14,8 @@ fn manager(num_slabs: u32) -> BlockManager {
         GroupSpec { kind: GroupKind::Full, block_size: 16, pool: ATTENTION },
         GroupSpec { kind: GroupKind::State { slots: 1 }, block_size: 16, pool: STATES },
     ];
-    let model = FlopModel { linear: 1.0, quadratic: 0.0, alpha: 4.0 };
-    let policy = Policy::FlopAware(model);
     let store = BlockStore::shared(num_slabs, &[4, 1]).unwrap();
-    BlockManager::new(store, Config { policy, ..Config::new(groups, 16) }).unwrap()
+    BlockManager::new(store, Config::new(groups, 16)).unwrap()
 }
 
 /// Tokens that only `number` has, behind `shared` ones that all have.

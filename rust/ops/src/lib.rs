@@ -44,6 +44,6 @@ mod world;
 pub use finish::longest_request_finishes_alone;
 pub use input::Input;
 pub use op::{Op, Refusal};
-pub use setup::{Group, Policy, Setup};
+pub use setup::{Group, Setup};
 pub use system::Call;
 pub use world::{Check, World};

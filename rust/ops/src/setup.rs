@@ -1,4 +1,4 @@
-//! [`Setup`]: groups, memory and policies of a manager.
+//! [`Setup`]: groups, memory and placement of a manager.
 
 use hybrid_blocks::{GroupKind, Role, Storage};
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,6 @@ pub struct Setup {
     pub num_slabs: u32,
     /// Blocks a slab of each pool; empty for one pool that owns all blocks.
     pub blocks_per_slab: Vec<u32>,
-    /// Which cached content goes first.
-    pub policy: Policy,
     /// Where states are kept, as `CheckpointPolicy` reads it.
     pub placement: String,
 }
@@ -36,18 +34,6 @@ pub struct Group {
     /// Where its checkpoints lie, if they are kept in another format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_pool: Option<u32>,
-}
-
-/// Which cached content goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Policy {
-    /// What was used least recently.
-    Lru,
-    /// What saves the fewest FLOPs a byte.
-    FlopAware,
-    /// What was told to have the least worth.
-    Explicit,
 }
 
 impl Group {
@@ -124,11 +110,6 @@ impl Setup {
             hash_block_size,
             num_slabs: if plain { 4 } else { 6 } + number(16, 24),
             blocks_per_slab,
-            policy: match number(17, 3) {
-                1 if num_pools > 0 => Policy::FlopAware,
-                2 if num_pools > 0 => Policy::Explicit,
-                _ => Policy::Lru,
-            },
             placement: placement([18, 19, 20, 21, 22].map(|at| bytes[at].into()))
                 + &format_text(format),
         }

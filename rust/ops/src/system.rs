@@ -1,13 +1,13 @@
 //! [`System`]: the manager under test. The only file that calls it.
 
 use hybrid_blocks::{
-    BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, FlopModel,
-    GroupId, GroupSpec, Hint, PoolId, Stats, Store,
+    BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, GroupId,
+    GroupSpec, Hint, PoolId, Stats, Store,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::setup::{Group, Policy, Setup};
+use crate::setup::{Group, Setup};
 
 /// A call as Python makes it, and what it answered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,16 +28,6 @@ pub(crate) struct System {
 
 fn spec(group: &Group) -> GroupSpec {
     GroupSpec { kind: group.kind, block_size: group.block_size, pool: PoolId(group.pool) }
-}
-
-fn policy(policy: Policy) -> hybrid_blocks::Policy {
-    match policy {
-        Policy::Lru => hybrid_blocks::Policy::Lru,
-        Policy::FlopAware => {
-            hybrid_blocks::Policy::FlopAware(FlopModel { linear: 10.0, quadratic: 1.0, alpha: 1.0 })
-        }
-        Policy::Explicit => hybrid_blocks::Policy::Explicit,
-    }
 }
 
 /// What Python sees of an event: digests are its own, so only their number counts.
@@ -100,7 +90,6 @@ impl System {
         let keeps_apart = setup.groups.iter().any(|it| it.kept_pool.is_some());
         let config = Config {
             enable_events: true,
-            policy: policy(setup.policy),
             checkpoints: setup.placement.parse().expect("a placement"),
             max_in_flight_tokens: Setup::max_in_flight_tokens(),
             kept_pools: setup.groups.iter().map(|it| it.kept_pool.map(PoolId)).collect(),
@@ -197,13 +186,6 @@ impl System {
         num_tokens: u32,
     ) -> Result<(), Error> {
         self.manager.append(handle, num_tokens, &[])
-    }
-
-    pub(crate) fn set_priorities(&mut self, handle: u64, priority: Vec<u64>) -> Result<(), Error> {
-        let args = json!([handle, priority]);
-        let result = self.manager.set_priorities(handle, priority);
-        self.note("set_worth", || args, result.as_ref(), |&()| Value::Null);
-        result
     }
 
     pub(crate) fn find(&self, id: &str) -> Option<u64> {

@@ -7,7 +7,7 @@ use hybrid_blocks::{BlockCopy, CacheEvent, Digest, Error, GroupKind, Hint, Stats
 use crate::memory::Memory;
 use crate::op::Op;
 use crate::request::Request;
-use crate::setup::{Group, Policy, Setup};
+use crate::setup::{Group, Setup};
 use crate::system::{Call, System};
 use crate::tokens::Tokens;
 
@@ -183,10 +183,6 @@ impl World {
         ensure!(result.is_ok() == fits, "a request of {} tokens: {result:?}", tokens.len());
         let Ok(handle) = result else { return Ok(()) };
         ensure!(self.system.find(&id) == Some(handle), "{id} is not found");
-        if self.setup.policy == Policy::Explicit {
-            let priority = (0..20).map(|i| u64::from(number * 7 + 3) % 11 * (20 - i)).collect();
-            self.system.set_priorities(handle, priority).map_err(|error| error.to_string())?;
-        }
         self.requests.push(Request {
             id,
             handle,

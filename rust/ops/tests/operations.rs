@@ -1,7 +1,7 @@
 //! Random operations on the manager, each followed by every check.
 
 use hybrid_blocks::GroupKind;
-use ops::{Group, Input, Op, Policy, Setup, longest_request_finishes_alone};
+use ops::{Group, Input, Op, Setup, longest_request_finishes_alone};
 use proptest::prelude::*;
 
 /// Ends with what can be kept in `tests/recorded`.
@@ -61,7 +61,6 @@ fn run(groups: Vec<Group>, ops: Vec<Op>) {
         hash_block_size: 2,
         num_slabs: 12,
         blocks_per_slab: vec![],
-        policy: Policy::Lru,
         placement: "fixed:0/finish=false/max_per_request=0".into(),
     };
     assert_eq!(Input { setup, ops }.run(), Ok(()));

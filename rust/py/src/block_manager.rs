@@ -1,8 +1,8 @@
 //! `BlockManager`: the core's manager behind a lock.
 #![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
-use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Policy, Store};
-use numpy::{PyArray1, PyArray2, PyReadonlyArray1};
+use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Store};
+use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -10,7 +10,6 @@ use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_
 use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
 use crate::hint::client;
-use crate::policy::policy;
 use crate::reports::{copies_array, events_list, num_free_blocks, num_live_blocks, stats_dict};
 use hybrid_blocks_interop::Guarded;
 use hybrid_blocks_interop::PyBlockHasher;
@@ -29,7 +28,7 @@ impl BlockManager {
     #[new]
     #[pyo3(signature = (
         groups, hasher, *, num_blocks = None, num_slabs = None, blocks_per_slab = None,
-        enable_caching = true, enable_events = false, policy = Policy::Lru, placement = None,
+        enable_caching = true, enable_events = false, placement = None,
         max_in_flight_tokens = 1_073_741_824, max_request_tokens = None, watermark = 0
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the constructor")]
@@ -41,7 +40,6 @@ impl BlockManager {
         #[pyo3(from_py_with = optional_sizes)] blocks_per_slab: Option<Vec<u32>>,
         enable_caching: bool,
         enable_events: bool,
-        #[pyo3(from_py_with = policy)] policy: Policy,
         placement: Option<PyRef<'_, CheckpointPolicy>>,
         #[pyo3(from_py_with = size)] max_in_flight_tokens: u32,
         #[pyo3(from_py_with = optional_size)] max_request_tokens: Option<u32>,
@@ -55,7 +53,6 @@ impl BlockManager {
             hash_block_size: u32::try_from(hash_block_size).map_err(invalid_argument)?,
             enable_caching,
             enable_events,
-            policy,
             checkpoints: placement.map_or_else(Default::default, |policy| policy.0),
             hashing: Hashing { algorithm, seed },
             max_in_flight_tokens,
@@ -166,16 +163,6 @@ impl BlockManager {
     ) -> PyResult<()> {
         let (handles, counts) = (handles.as_slice()?, num_tokens.as_slice()?);
         self.manager.call(py, |manager| manager.advance(handles, counts))
-    }
-
-    fn set_worth(
-        &self,
-        py: Python<'_>,
-        handle: Handle,
-        worth: PyReadonlyArray1<'_, u64>,
-    ) -> PyResult<()> {
-        let worth = worth.as_slice()?.to_vec();
-        self.manager.call(py, |manager| manager.set_priorities(handle.0, worth))
     }
 
     fn preempt(&self, py: Python<'_>, handles: Handles<'_>) -> PyResult<()> {

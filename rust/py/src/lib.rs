@@ -10,7 +10,6 @@ mod group_spec;
 mod hint;
 #[cfg(feature = "offload")]
 mod offload;
-mod policy;
 mod reports;
 
 use pyo3::prelude::*;
@@ -35,8 +34,6 @@ mod _core {
     #[cfg(feature = "offload")]
     #[pymodule_export]
     use super::offload::offload;
-    #[pymodule_export]
-    use super::policy::FlopModel;
     #[pymodule_export]
     use hybrid_blocks_interop::{PyBlockHasher, PyHashChain, PyRecordLines};
     #[pymodule_export]

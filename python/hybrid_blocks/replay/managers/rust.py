@@ -7,13 +7,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks import BlockManager, CheckpointPolicy, FlopModel, GroupSpec, block_hasher
+from hybrid_blocks import BlockManager, CheckpointPolicy, GroupSpec, block_hasher
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.replay.cache import BlockUnit, Cache, unit_of
 from hybrid_blocks.replay.config import EngineConfig
-from hybrid_blocks.replay.lookahead import Lookahead
 from hybrid_blocks.replay.places import PlaceCounter
 from hybrid_blocks.trace.signals import Signal, Signals
 
@@ -29,8 +28,6 @@ class RustOptions:
     """How the cache behaves.
 
     Attributes:
-        policy: what goes first: ``lru``, or a FLOP model.
-        lookahead: knows the trace's future; then that decides what goes first.
         placement: where states are kept; None for the default.
         signals: what the client of each request of the trace says of its session, if it says it.
         places: counts checkpoints by their place; of one run only.
@@ -39,8 +36,6 @@ class RustOptions:
         host_bytes: host memory below the device; 0 for none.
     """
 
-    policy: str | FlopModel = "lru"
-    lookahead: Lookahead | None = None
     placement: CheckpointPolicy | None = None
     signals: Signals | None = None
     places: PlaceCounter | None = None
@@ -70,7 +65,6 @@ class RustManager:
         geometry: ArenaPlan,
         unit: BlockUnit,
         num_lookahead_tokens: int,
-        lookahead: Lookahead | None,
         signals: Signals | None = None,
         places: PlaceCounter | None = None,
     ) -> None:
@@ -79,7 +73,6 @@ class RustManager:
         self._geometry = geometry
         self._pools = range(len(geometry.pools))
         self._num_lookahead_tokens = num_lookahead_tokens
-        self._lookahead = lookahead
         self._signals = signals
         self._places = places
         self.match_prefix = core.match_prefix
@@ -91,8 +84,6 @@ class RustManager:
         """Register a request; ``request_id`` is its index in the trace."""
         hint = None if self._signals is None else HINTS[Signal(self._signals[int(request_id)])]
         handle = self.core.add_request(request_id, tokens, hint=hint)
-        if self._lookahead is not None:
-            self.core.set_worth(handle, self._lookahead.worth(int(request_id)))
         if self._places is not None:
             self._places.register(handle, int(request_id))
         return handle
@@ -174,19 +165,17 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
     In one pool eviction goes by age, but windows are kept where they are needed.
     """
     geometry = cache.geometry
-    policy = "explicit" if options.lookahead is not None else options.policy
     groups = [group_spec(group) for group in geometry.groups]
     hasher = block_hasher(block_size=geometry.hash_block_size)
     has_windows = any(group.window is not None for group in geometry.groups)
     has_states = any(group.slots_per_request is not None for group in geometry.groups)
-    if geometry.pools == (1,) and policy == "lru" and not has_windows and not has_states:
+    if geometry.pools == (1,) and not has_windows and not has_states:
         sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
     else:
         sizes = {"num_slabs": geometry.num_slabs, "blocks_per_slab": list(geometry.pools)}
     core = BlockManager(
         groups,
         hasher,
-        policy=policy,
         placement=options.placement,
         max_in_flight_tokens=geometry.in_flight_tokens,
         max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
@@ -199,7 +188,6 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         geometry=geometry,
         unit=unit_of(geometry, has_model=cache.model is not None),
         num_lookahead_tokens=cache.num_speculative_tokens,
-        lookahead=options.lookahead,
         signals=options.signals,
         places=options.places,
     )

@@ -1,6 +1,5 @@
 //! The places that save most tokens for their cost.
 
-use super::TokenCosts;
 use super::departures::Rates;
 use super::distances::{Distances, NUM_BUCKETS};
 
@@ -58,7 +57,6 @@ pub(super) struct Demand<'a> {
     pub(super) serves_answers: bool,
     pub(super) alignment: u32,
     pub(super) distances: &'a Distances,
-    pub(super) costs: TokenCosts,
     /// Tokens that a checkpoint has to save.
     pub(super) cost: f64,
 }
@@ -102,7 +100,7 @@ pub(super) fn choose(demand: &Demand<'_>, start: u32, num_tokens: u32, most: usi
         served[num_candidates - 1] = sum;
     }
     for at in 0..num_candidates {
-        worth[at] = demand.costs.of(places[at]);
+        worth[at] = f64::from(places[at]);
     }
     let gap = |first: usize, end: usize, nearer: f64, farther: f64| {
         let (mut best, mut most) = (None, demand.cost);
@@ -116,7 +114,7 @@ pub(super) fn choose(demand: &Demand<'_>, start: u32, num_tokens: u32, most: usi
         Gap { first, end, nearer, farther, best }
     };
     // A chosen place changes nothing outside the gap that it divides.
-    let mut gaps = [gap(0, num_candidates, 0.0, demand.costs.of(start)); MAX_PLACES + 1];
+    let mut gaps = [gap(0, num_candidates, 0.0, f64::from(start)); MAX_PLACES + 1];
     for num_chosen in 0..most.min(MAX_PLACES) {
         let mut best: Option<(usize, usize, f64)> = None;
         for (number, gap) in gaps[..=num_chosen].iter().enumerate() {
@@ -169,7 +167,7 @@ mod tests {
                 let farther = chosen.iter().filter(|&&it| it > at).min();
                 let nearer = nearer.map_or(0.0, |&it| candidates[it].1);
                 let farther = farther.map_or(start, |&it| candidates[it].0);
-                let saved = (served - nearer) * (demand.costs.of(place) - demand.costs.of(farther));
+                let saved = (served - nearer) * f64::from(place - farther);
                 if saved > best.1 {
                     best = (Some(at), saved);
                 }
@@ -190,19 +188,17 @@ mod tests {
             (into_answer, serves_answers) in (0.0..0.5f64, any::<bool>()),
             alignment in prop_oneof![Just(1u32), Just(16), Just(528), Just(784)],
             (start, num_tokens, most) in (0u32..20_000, 0u32..200_000, 0usize..10),
-            (cost, quadratic) in (0.0..400.0f64, prop_oneof![Just(0.0), Just(1e-6)]),
+            cost in 0.0..400.0f64,
         ) {
             let mut by_distance = [0.0; NUM_BUCKETS];
             by_distance.copy_from_slice(&counts);
             let rates = Rates { by_distance, into_answer, answer_tokens: 100.0 };
             let distances = Distances::new(alignment);
-            let costs = TokenCosts { state_tokens: 2_400.0, quadratic };
             let demand = Demand {
                 rates: &rates,
                 serves_answers,
                 alignment,
                 distances: &distances,
-                costs,
                 cost,
             };
             let lengths = choose(&demand, start, num_tokens, most);

@@ -33,24 +33,6 @@ use choose::{Demand, choose};
 use classes::Classes;
 use distances::Distances;
 
-/// What computing and keeping costs, in tokens.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TokenCosts {
-    /// Tokens whose attention blocks take as many bytes as one checkpoint.
-    pub state_tokens: f64,
-    /// What the token after `n` others costs more than the first one: `1 + 2 · quadratic · n`.
-    pub quadratic: f64,
-}
-
-impl TokenCosts {
-    /// The cost of computing `num_tokens` tokens from the start, in first tokens.
-    #[must_use]
-    pub fn of(&self, num_tokens: u32) -> f64 {
-        let n = f64::from(num_tokens);
-        n * (1.0 + self.quadratic * n)
-    }
-}
-
 /// A prompt whose checkpoints are to be placed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Prompt {
@@ -120,7 +102,8 @@ const FOLLOW_SHARE: f64 = 1.0 / 32.0;
 /// Where checkpoints go. It learns with each call.
 #[derive(Clone, Debug)]
 pub struct Placement {
-    costs: TokenCosts,
+    /// Tokens whose attention blocks take as many bytes as one checkpoint.
+    state_tokens: f64,
     /// A length is a multiple of this.
     alignment: u32,
     distances: Distances,
@@ -134,9 +117,9 @@ pub struct Placement {
 impl Placement {
     /// Nothing seen so far.
     #[must_use]
-    pub fn new(costs: TokenCosts, alignment: u32) -> Self {
+    pub fn new(state_tokens: f64, alignment: u32) -> Self {
         Self {
-            costs,
+            state_tokens,
             alignment,
             distances: Distances::new(alignment),
             found: Classes::default(),
@@ -171,17 +154,15 @@ impl Placement {
     /// one token, in their place, would save.
     #[must_use]
     pub fn plan(&self, prompt: Prompt, price: f64, most: usize) -> Plan {
-        let cost = BOUNDARY_TOKENS + price * self.costs.state_tokens;
+        let cost = BOUNDARY_TOKENS + price * self.state_tokens;
         let rates = self.found.rates(prompt.class);
         let saved_by_end = rates.into_answer * rates.answer_tokens;
-        let end =
-            saved_by_end > price * self.costs.state_tokens && rates.into_answer > FOLLOW_SHARE;
+        let end = saved_by_end > price * self.state_tokens && rates.into_answer > FOLLOW_SHARE;
         let demand = Demand {
             rates: &rates,
             serves_answers: !end,
             alignment: self.alignment,
             distances: &self.distances,
-            costs: self.costs,
             cost,
         };
         let branch = if most > 0 { self.branch(prompt, cost) } else { 0 };
@@ -222,7 +203,7 @@ impl Placement {
         let reach = |&length: &u32| if length <= end { served.within(end - length) } else { 0.0 };
         Outlook {
             reached: lengths.iter().map(reach).chain([-rates.into_answer]).collect(),
-            costs: lengths.iter().map(|&length| self.costs.of(length)).collect(),
+            tokens: lengths.iter().map(|&length| f64::from(length)).collect(),
             again: again.to_vec(),
             windows: None,
         }
@@ -234,7 +215,7 @@ impl Placement {
             return 0;
         }
         let uses = self.again.uses(prompt.num_left.saturating_add(1));
-        let saved = self.costs.of(prompt.branch) - self.costs.of(prompt.start);
+        let saved = f64::from(prompt.branch) - f64::from(prompt.start);
         if uses * saved > cost { prompt.branch } else { 0 }
     }
 }

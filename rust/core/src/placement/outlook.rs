@@ -6,8 +6,8 @@ pub struct Outlook {
     /// The chance that the prompt is left there or behind, less that of being gone on from behind its
     /// end; of each checkpoint, and of what lies behind all.
     pub(super) reached: Vec<f64>,
-    /// Tokens that it takes to compute each again.
-    pub(super) costs: Vec<f64>,
+    /// The length at which each stands.
+    pub(super) tokens: Vec<f64>,
     /// The chance of each to be used again by those who used it.
     pub(super) again: Vec<f64>,
     /// Where checkpoints are windows: their tokens, and the length at which each ends. Windows overlap.
@@ -18,9 +18,9 @@ impl Outlook {
     /// Tokens that prompts are likely to save which resume from `start` or after it.
     #[must_use]
     pub fn saved(&self, start: usize) -> f64 {
-        let base = start.checked_sub(1).map_or(0.0, |before| self.costs[before]);
+        let base = start.checked_sub(1).map_or(0.0, |before| self.tokens[before]);
         let shares = self.reached[start..].windows(2).map(|pair| (pair[0] - pair[1]).max(0.0));
-        shares.zip(&self.costs[start..]).map(|(share, cost)| share * (cost - base)).sum()
+        shares.zip(&self.tokens[start..]).map(|(share, tokens)| share * (tokens - base)).sum()
     }
 
     /// The same checkpoints as windows of `window` tokens before each of `lengths`.
@@ -46,16 +46,17 @@ impl Outlook {
     /// without some does without the least of them, in this order.
     #[must_use]
     pub fn values(&self) -> Vec<f64> {
-        let mut values = vec![0.0; self.costs.len()];
-        let mut left: Vec<usize> = (0..self.costs.len()).collect();
+        let mut values = vec![0.0; self.tokens.len()];
+        let mut left: Vec<usize> = (0..self.tokens.len()).collect();
         let mut least_so_far = 0.0f64;
         while !left.is_empty() {
             let saved = |at: usize| {
                 let own = left[at];
-                let behind = left.get(at + 1).copied().unwrap_or(self.costs.len());
-                let shorter = at.checked_sub(1).map_or(0.0, |before| self.costs[left[before]]);
+                let behind = left.get(at + 1).copied().unwrap_or(self.tokens.len());
+                let shorter = at.checked_sub(1).map_or(0.0, |before| self.tokens[left[before]]);
                 let share = self.reached[own] - self.reached[behind];
-                share.max(self.again[own]) * (self.costs[own] - shorter) / self.own_share(&left, at)
+                share.max(self.again[own]) * (self.tokens[own] - shorter)
+                    / self.own_share(&left, at)
             };
             let (at, least) = (0..left.len())
                 .map(|at| (at, saved(at)))
@@ -75,7 +76,7 @@ mod tests {
     fn of_two_that_replace_each_other_one_is_worth_all_that_they_save() {
         let outlook = Outlook {
             reached: vec![0.0, 0.0, -0.9],
-            costs: vec![320.0, 384.0],
+            tokens: vec![320.0, 384.0],
             again: vec![0.0; 2],
             windows: None,
         };
@@ -86,9 +87,9 @@ mod tests {
 
     #[test]
     fn what_was_used_is_worth_as_much_as_it_is_likely_to_be_used_again() {
-        let costs = vec![1_000.0, 1_100.0];
+        let tokens = vec![1_000.0, 1_100.0];
         let again = vec![0.5, 0.0];
-        let outlook = Outlook { reached: vec![0.0, 0.0, -0.5], costs, again, windows: None };
+        let outlook = Outlook { reached: vec![0.0, 0.0, -0.5], tokens, again, windows: None };
         assert_eq!(outlook.values(), [500.0, 50.0]);
     }
 
@@ -96,7 +97,7 @@ mod tests {
     fn a_window_that_overlaps_another_costs_only_what_it_has_for_itself() {
         let outlook = Outlook {
             reached: vec![0.5, 0.5, 0.5, 0.0],
-            costs: vec![1_000.0, 4_080.0, 4_096.0],
+            tokens: vec![1_000.0, 4_080.0, 4_096.0],
             again: vec![0.0; 3],
             windows: None,
         };

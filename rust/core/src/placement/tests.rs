@@ -2,7 +2,7 @@
 
 use super::*;
 
-const COSTS: TokenCosts = TokenCosts { state_tokens: 2_400.0, quadratic: 0.0 };
+const STATE_TOKENS: f64 = 2_400.0;
 
 fn prompt(num_tokens: u32) -> Prompt {
     Prompt { num_tokens, ..Prompt::default() }
@@ -35,7 +35,7 @@ fn lengths_ascend_and_are_there_once() {
 
 #[test]
 fn before_anything_was_seen_places_are_spread_and_memory_decides_how_many() {
-    let placement = Placement::new(COSTS, 16);
+    let placement = Placement::new(STATE_TOKENS, 16);
     let count = |price| placement.plan(prompt(16_000), price, MAX_PLACES).lengths.as_slice().len();
     assert!((3..=MAX_PLACES).contains(&count(0.0)), "{}", count(0.0));
     assert_eq!(count(10.0), 0);
@@ -49,7 +49,7 @@ fn before_anything_was_seen_places_are_spread_and_memory_decides_how_many() {
 
 #[test]
 fn while_memory_is_free_a_prompt_of_any_length_is_kept_up_to_its_last_whole_block() {
-    let mut placement = Placement::new(COSTS, 16);
+    let mut placement = Placement::new(STATE_TOKENS, 16);
     for num_seen in [0, 20, 300] {
         see(&mut placement, num_seen, Some(Departure::InPrompt(3_000)));
         for num_tokens in (17..40_000).step_by(37) {
@@ -67,7 +67,7 @@ fn while_memory_is_free_a_prompt_of_any_length_is_kept_up_to_its_last_whole_bloc
 
 #[test]
 fn a_distance_is_learned_within_300_prompts_and_so_is_another_one() {
-    let mut placement = Placement::new(COSTS, 16);
+    let mut placement = Placement::new(STATE_TOKENS, 16);
     for distance in [700, 40, 3_000, 0] {
         see(&mut placement, 300, Some(Departure::InPrompt(distance)));
         let reached = saved(&placement, 0.5, distance);
@@ -77,7 +77,7 @@ fn a_distance_is_learned_within_300_prompts_and_so_is_another_one() {
 
 #[test]
 fn places_are_where_prompts_are_found_and_worth_is_what_they_share() {
-    let (mut placement, class) = (Placement::new(COSTS, 16), PromptClass::default());
+    let (mut placement, class) = (Placement::new(STATE_TOKENS, 16), PromptClass::default());
     let left_at = |distance| Some(left_by(class, Departure::InPrompt(distance)));
     for _ in 0..300 {
         placement.on_prompt(class, left_at(3_000), left_at(0));
@@ -91,7 +91,7 @@ fn places_are_where_prompts_are_found_and_worth_is_what_they_share() {
 
 #[test]
 fn prompts_that_nobody_goes_on_from_leave_nothing_where_memory_is_short() {
-    let mut placement = Placement::new(COSTS, 16);
+    let mut placement = Placement::new(STATE_TOKENS, 16);
     see(&mut placement, 600, None);
     let plan = placement.plan(prompt(16_000), 0.5, MAX_PLACES);
     assert_eq!((plan.lengths.as_slice(), plan.end), (&[][..], false));
@@ -99,7 +99,7 @@ fn prompts_that_nobody_goes_on_from_leave_nothing_where_memory_is_short() {
 
 #[test]
 fn answers_are_followed_where_they_are_repeated() {
-    let mut placement = Placement::new(COSTS, 16);
+    let mut placement = Placement::new(STATE_TOKENS, 16);
     see(&mut placement, 300, Some(Departure::InAnswer(500)));
     assert!(placement.plan(prompt(16_000), 0.1, MAX_PLACES).end);
     see(&mut placement, 2_000, Some(Departure::InPrompt(64)));
@@ -108,7 +108,7 @@ fn answers_are_followed_where_they_are_repeated() {
 
 #[test]
 fn clients_are_told_apart() {
-    let mut placement = Placement::new(COSTS, 16);
+    let mut placement = Placement::new(STATE_TOKENS, 16);
     let [near, far] = [1, 2].map(|client| PromptClass { client, ..PromptClass::default() });
     for _ in 0..300 {
         for (class, distance) in [(near, 32), (far, 4_000)] {
@@ -126,7 +126,7 @@ fn clients_are_told_apart() {
 
 #[test]
 fn every_length_is_aligned_within_the_prompt_and_after_its_start() {
-    let placement = Placement::new(COSTS, 96);
+    let placement = Placement::new(STATE_TOKENS, 96);
     for num_tokens in (0..20_000).step_by(377) {
         for start in [0, num_tokens / 2, num_tokens] {
             let asked = Prompt { start, branch: start + 96, ..prompt(num_tokens) };
@@ -142,7 +142,7 @@ fn every_length_is_aligned_within_the_prompt_and_after_its_start() {
 
 #[test]
 fn a_prompt_that_may_leave_nothing_leaves_nothing_at_a_branch_either() {
-    let placement = Placement::new(COSTS, 16);
+    let placement = Placement::new(STATE_TOKENS, 16);
     let asked = Prompt { branch: 8_000, ..prompt(16_000) };
     assert_eq!(placement.plan(asked, 0.0, 0).lengths, Lengths::default());
     assert_eq!(placement.plan(asked, 0.0, 1).lengths.as_slice(), [8_000]);
@@ -150,13 +150,13 @@ fn a_prompt_that_may_leave_nothing_leaves_nothing_at_a_branch_either() {
 
 #[test]
 fn a_branch_is_worth_what_those_who_go_on_from_it_save() {
-    let placement = Placement::new(COSTS, 16);
+    let placement = Placement::new(STATE_TOKENS, 16);
     let branch_at = |num_left, price| {
         let asked = Prompt { start: 8_000, branch: 8_400, num_left, ..prompt(16_000) };
         placement.plan(asked, price, 1).branch
     };
     // 400 tokens are saved each time: half of them after one prompt, all after two. A state costs 300.
-    let price = (300.0 - BOUNDARY_TOKENS) / COSTS.state_tokens;
+    let price = (300.0 - BOUNDARY_TOKENS) / STATE_TOKENS;
     assert_eq!([0, 1].map(|num_left| branch_at(num_left, price)), [0, 8_400]);
     assert_eq!([0, 1].map(|num_left| branch_at(num_left, price / 2.0)), [8_400; 2]);
 }

@@ -32,35 +32,16 @@ const TICK_BITS: u32 = 24;
 /// With 0 they save 3 % fewer with all of Mooncake's at 10 %, as too little is learned.
 const LEAST_WORTH: f64 = 1.0 / 3.0;
 
-/// For how many lives content of mean worth is kept, by its chance to be gone on from: `1 + alpha * (chance - 1)`, at
-/// least 0, where a chance counts in mean chances.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Chances {
-    /// All content, by such an `alpha`.
-    All(f64),
-    /// Content with a hint, by such an `alpha`; other content 1 life.
-    Hinted(f64),
-}
-
-impl Chances {
-    /// For content that a request of `class` leaves.
-    fn lives(self, turns: &Turns, class: WorthClass) -> f64 {
-        match self {
-            Self::Hinted(_) if class.hint() == Hint::None => 1.0,
-            Self::All(alpha) | Self::Hinted(alpha) => {
-                (1.0 + alpha * (turns.relative_chance(class) - 1.0)).max(0.0)
-            }
-        }
-    }
-}
+/// How much the chance counts that content with a hint is gone on from.
+const HINT_WEIGHT: f64 = 2.0;
 
 /// What is learned of requests, and what the content that they leave is worth because of it.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pub(crate) traffic: Traffic,
     pub(crate) sessions: Sessions,
-    /// `None` where all content has the same chance; then no turn is noted.
-    pub(crate) chances: Option<Chances>,
+    /// Whether a client named a session or gave a hint so far.
+    pub(crate) is_hinted: bool,
     /// Of the last requests that are over, the latest last.
     authors: VecDeque<Author>,
     /// Checkpoints that the request at hand leaves, and that no other is known to need.
@@ -117,13 +98,12 @@ impl Visit<'_> {
 }
 
 impl Keeper {
-    /// Nothing learned so far. `alignment` is what the length of a hit is a multiple of, and `quadratic` what
-    /// `TokenCosts` says.
-    pub(crate) fn new<S: Store>(cache: &Cache<S>, alignment: u32, quadratic: f64) -> Self {
+    /// Nothing learned so far. `alignment` is what the length of a hit is a multiple of.
+    pub(crate) fn new<S: Store>(cache: &Cache<S>, alignment: u32) -> Self {
         Self {
-            traffic: Traffic::new(cache, alignment, quadratic),
+            traffic: Traffic::new(cache, alignment),
             sessions: Sessions::new(&cache.store),
-            chances: None,
+            is_hinted: false,
             authors: VecDeque::new(),
             scored: Vec::new(),
         }
@@ -165,17 +145,17 @@ impl Keeper {
         self.authors.get(at).copied()
     }
 
-    /// Chances count from now on, if they did not before. What ended without a word says nothing of hints.
-    pub(crate) fn listen(&mut self, chances: Chances) {
-        if self.chances.is_none() {
-            self.chances = Some(chances);
+    /// Hints count from now on, if they did not before. What ended without a hint says nothing of hints.
+    pub(crate) fn listen(&mut self) {
+        if !self.is_hinted {
+            self.is_hinted = true;
             self.sessions.turns.forget_chances();
         }
     }
 
     /// Whether it is noted which requests are turns of one conversation: once something was evicted.
     fn knows_turns(&self) -> bool {
-        self.chances.is_some() || self.traffic.pressure.now() > 0.0
+        self.is_hinted || self.traffic.pressure.now() > 0.0
     }
 
     /// A request is over: remember where the next turn of its conversation may go on. Returns the request's number.
@@ -248,7 +228,7 @@ impl Keeper {
         let is_planned = self.traffic.counted().is_some() && visit.plan.prompt_tokens > 0;
         let least = if is_over && is_planned { LEAST_WORTH } else { 1.0 };
         let needed = needed_by(lengths, &worth, least);
-        let remembers = is_over && visit.session > 0 && self.chances.is_some();
+        let remembers = is_over && visit.session > 0 && self.is_hinted;
         let given = remembers.then(|| {
             Given::new(self.sessions.ends.get_mut(visit.session).as_deref(), visit.class.hint())
         });
@@ -434,11 +414,13 @@ impl Keeper {
     /// Scores what a session that ended left behind as if `hint` had been said before. Returns
     /// whether its end is remembered.
     pub(crate) fn on_hint<S: Store>(&mut self, store: &mut S, session: u64, hint: Hint) -> bool {
-        let Some(chances) = self.chances else { return false };
+        if !self.is_hinted {
+            return false;
+        }
         let Some(mut end) = self.sessions.take_end(session, hint) else { return false };
         // What was taken, or needed by others, since has another priority.
         end.left.retain(|it| store.priority(it.pool, it.block) == it.priority);
-        let lives = chances.lives(&self.sessions.turns, end.class);
+        let lives = hinted_lives(&self.sessions.turns, end.class);
         for it in &mut end.left {
             it.priority = priority(end.at, it.worth * lives);
         }
@@ -493,10 +475,12 @@ impl Keeper {
 
     /// For how many lives content of mean worth is kept that a request leaves.
     fn lives(&self, visit: &Visit<'_>) -> f64 {
-        let chance = self.chances.map_or(1.0, |it| it.lives(&self.sessions.turns, visit.class));
         // What a client says counts more than what others do.
-        let is_said = self.chances.is_some() && visit.class.hint() != Hint::None;
-        if is_said { chance } else { chance * self.sessions.residents.lives(visit.draw) }
+        if self.is_hinted && visit.class.hint() != Hint::None {
+            hinted_lives(&self.sessions.turns, visit.class)
+        } else {
+            self.sessions.residents.lives(visit.draw)
+        }
     }
 
     /// The priority of what is kept from now on, for `lives` if it is worth 1.
@@ -520,6 +504,15 @@ fn needed_by(lengths: &[u32], worth: &[f64], least: f64) -> Vec<(u32, f64)> {
     }
     needed.reverse();
     needed
+}
+
+/// For how many lives content of mean worth is kept that a request of `class` leaves, by its chance to be gone on from:
+/// 1 without a hint.
+fn hinted_lives(turns: &Turns, class: WorthClass) -> f64 {
+    if class.hint() == Hint::None {
+        return 1.0;
+    }
+    (1.0 + HINT_WEIGHT * (turns.relative_chance(class) - 1.0)).max(0.0)
 }
 
 /// Whether a group keeps blocks of all tokens, not checkpoints.
@@ -548,32 +541,27 @@ mod tests {
     use crate::{GroupKind, PoolId};
 
     #[test]
-    fn turns_are_noted_once_something_was_evicted_or_a_chance_counts() {
+    fn turns_are_noted_once_something_was_evicted_or_a_hint_came() {
         let spec = GroupSpec { kind: GroupKind::Full, block_size: 2, pool: PoolId(0) };
         let store = SlabStore::new(4, &[4]).unwrap();
         let cache = Cache::new(store, std::iter::once(spec), 2, true, Outbox::default()).unwrap();
-        let mut keeper = Keeper::new(&cache, 2, 0.0);
+        let mut keeper = Keeper::new(&cache, 2);
         assert!(!keeper.knows_turns());
         keeper.traffic.pressure.on_evicted(0.5, 0.25);
         assert!(keeper.knows_turns());
-        let mut listening = Keeper::new(&cache, 2, 0.0);
-        listening.listen(Chances::All(2.0));
+        let mut listening = Keeper::new(&cache, 2);
+        listening.listen();
         assert!(listening.knows_turns());
     }
 
     #[test]
-    fn content_lives_the_longer_the_likelier_it_is_gone_on_from() {
+    fn content_with_a_hint_lives_the_longer_the_likelier_it_is_gone_on_from() {
         let turns = Turns::default();
         let [done, plain, paused] =
             [Hint::Done, Hint::None, Hint::Paused].map(|hint| WorthClass::new(0, hint));
-        for chances in [Chances::All(2.0), Chances::Hinted(2.0)] {
-            let [done, mean, paused] =
-                [chances.lives(&turns, done), 1.0, chances.lives(&turns, paused)];
-            assert!(0.0 <= done && done < mean && 2.0 * mean < paused, "{chances:?}");
-        }
-        assert!(Chances::All(2.0).lives(&turns, plain) < 1.0);
-        let hinted = Chances::Hinted(2.0);
-        assert!((hinted.lives(&turns, plain) - 1.0).abs() < f64::EPSILON);
+        let [done, mean, paused] = [done, plain, paused].map(|class| hinted_lives(&turns, class));
+        assert!(0.0 <= done && done < mean && 2.0 * mean < paused, "{done} {mean} {paused}");
+        assert!((mean - 1.0).abs() < f64::EPSILON);
     }
 
     #[test]

@@ -12,7 +12,6 @@ pub(crate) mod checkpoint_policy;
 pub(crate) mod hit;
 mod keeper;
 pub(crate) mod natural;
-pub(crate) mod policy;
 pub(crate) mod sessions;
 mod slabs;
 mod traffic;

@@ -12,7 +12,7 @@ use crate::engine::cache::Cache;
 use crate::group::{Group, GroupKind};
 use crate::ids::{BlockId, PoolId};
 use crate::placement::{
-    Author, Authors, Beginning, Lengths, Placement, Pressure, Prompt, PromptClass, TokenCosts,
+    Author, Authors, Beginning, Lengths, Placement, Pressure, Prompt, PromptClass,
 };
 use crate::pool::BlockStates;
 use crate::store::{EvictionOrder, Store};
@@ -30,7 +30,8 @@ pub(crate) struct Traffic {
     pub(crate) history: CheckpointHistory,
     /// The first recurrent group, else the first one whose windows are checkpoints.
     counted: Option<usize>,
-    costs: TokenCosts,
+    /// Tokens whose attention blocks take as many bytes as one checkpoint.
+    state_tokens: f64,
     /// What the length of a hit is a multiple of.
     alignment: u32,
     /// Tokens of the longest window, where checkpoints are windows alone; else 0.
@@ -69,8 +70,8 @@ pub(crate) struct Shared {
 }
 
 impl Traffic {
-    /// Nothing seen so far. `quadratic` is that of [`TokenCosts`].
-    pub(crate) fn new<S: Store>(cache: &Cache<S>, alignment: u32, quadratic: f64) -> Self {
+    /// Nothing seen so far.
+    pub(crate) fn new<S: Store>(cache: &Cache<S>, alignment: u32) -> Self {
         let first = |is: fn(GroupKind) -> bool| cache.groups.iter().position(|it| is(it.kind()));
         let (first_full, first_state) = (first(GroupKind::is_full), first(GroupKind::is_recurrent));
         let counted = first_state.or_else(|| cache.groups.iter().position(|it| it.is_placed));
@@ -81,15 +82,15 @@ impl Traffic {
         let num_ids = |group: Option<usize>| {
             group.map_or(0, |group| cache.store.pool(cache.groups[group].kept).num_ids())
         };
-        let (costs, capacity) = token_costs(cache, quadratic);
+        let (state_tokens, capacity) = in_tokens(cache);
         Self {
-            placement: Placement::new(costs, alignment),
+            placement: Placement::new(state_tokens, alignment),
             authors: Authors::new(num_ids(first_full)),
             first_full,
             pressure: Pressure::new(capacity),
             history: CheckpointHistory::new(num_ids(counted)),
             counted,
-            costs,
+            state_tokens,
             alignment,
             num_dropped: dropped.max().unwrap_or(0),
             window: window.max().unwrap_or(0),
@@ -264,7 +265,7 @@ impl Traffic {
         start: u32,
     ) {
         if let Some((_, length)) = earlier {
-            self.kept.missed += self.costs.of(length) - self.costs.of(start.min(length));
+            self.kept.missed += f64::from(length.saturating_sub(start));
         }
         let found = shared.and_then(|shared| {
             let Shared { hit, matched, reached, last } = shared;
@@ -318,7 +319,7 @@ impl Traffic {
     /// Gemma-4-31B in 28 GiB found 71.5 in place of 76.1 % (vLLM's manager: 76.4 %). Where they find less, such a
     /// window is what lasts: 16 seats of gpt-oss-20b in 1.7 GiB found 42 in place of 48 %.
     pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32, leaves: bool) {
-        self.pressure.on_hit(self.history.last_used(block), self.costs.of(num_tokens));
+        self.pressure.on_hit(self.history.last_used(block), f64::from(num_tokens));
         if leaves || !self.kept.finds_most() {
             self.history.resume(block);
         }
@@ -338,13 +339,13 @@ impl Traffic {
         self.survival += (survives - self.survival) / SURVIVAL_MEMORY;
         let (placement, none) = (&self.placement, vec![0.0; lengths.len()]);
         let saved = placement.outlook(plan.class, plan.prompt_tokens, lengths, &none).saved(own);
-        let states = self.num_checkpoints(start, &lengths[own..]) * self.costs.state_tokens;
+        let states = self.num_checkpoints(start, &lengths[own..]) * self.state_tokens;
         self.kept.add(Kept {
             saved,
             bytes: f64::from(num_tokens.saturating_sub(start)) + states,
             saved_by_one: self.saved_by_one(plan, start, num_tokens),
-            found: self.costs.of(start),
-            prompt: self.costs.of(plan.prompt_tokens),
+            found: f64::from(start),
+            prompt: f64::from(plan.prompt_tokens),
             generated: f64::from(num_tokens.saturating_sub(plan.prompt_tokens)),
             held: f64::from(num_tokens),
             missed: 0.0,
@@ -355,7 +356,7 @@ impl Traffic {
     /// What the next turn needs of a request of `num_tokens` tokens that leaves checkpoints at `lengths`, ascending,
     /// in tokens of attention; `None` while nothing is evicted. Shorter checkpoints go first.
     pub(crate) fn left_by(&self, num_tokens: u32, lengths: &[u32]) -> Option<Left> {
-        let state = if lengths.is_empty() { 0.0 } else { self.costs.state_tokens };
+        let state = if lengths.is_empty() { 0.0 } else { self.state_tokens };
         let num_found = lengths.last().copied().unwrap_or(num_tokens);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let kept = Left { bytes: u64::from(num_tokens) + state as u64, num_tokens: num_found };
@@ -397,7 +398,7 @@ impl Traffic {
 
     /// Whether each of `num_running` requests is to have room for a checkpoint beside it, rather than more run.
     pub(crate) fn leaves_room(&self, num_running: usize) -> bool {
-        self.kept.is_worth_room(num_running as f64, self.costs.state_tokens)
+        self.kept.is_worth_room(num_running as f64, self.state_tokens)
     }
 
     /// What each checkpoint of a request of `plan` at `lengths`, ascending, is worth beside the rest of what
@@ -418,7 +419,7 @@ impl Traffic {
         if self.window > 0 {
             outlook = outlook.of_windows(self.window, lengths);
         }
-        let mean = self.kept.mean() * self.costs.state_tokens;
+        let mean = self.kept.mean() * self.state_tokens;
         let values = outlook.values();
         // Windows of one request replace each other, whatever others save. Of those that are worth a life, the best one
         // outlives the rest, so that many requests keep one each where some would keep all. Generated loads (gpt-oss-20b
@@ -448,8 +449,8 @@ impl Traffic {
     }
 }
 
-/// What a checkpoint costs, and how many tokens' attention fills the memory, by the groups' blocks.
-fn token_costs<S: Store>(cache: &Cache<S>, quadratic: f64) -> (TokenCosts, f64) {
+/// The tokens whose attention takes as much memory as a checkpoint, and those whose attention fills the memory.
+fn in_tokens<S: Store>(cache: &Cache<S>) -> (f64, f64) {
     let slabs = |group: &&Group| 1.0 / f64::from(cache.store.blocks_per_slab(group.kept));
     let groups = cache.groups.iter();
     let of_state = groups.filter(|group| group.kind().is_recurrent()).map(|it| slabs(&it));
@@ -466,10 +467,9 @@ fn token_costs<S: Store>(cache: &Cache<S>, quadratic: f64) -> (TokenCosts, f64) 
     let of_token = of_token.sum::<f64>();
     if of_token == 0.0 {
         // No token takes memory for good: only states do.
-        return (TokenCosts { state_tokens: 1.0, quadratic: 0.0 }, cache.store.num_slabs() as f64);
+        return (1.0, cache.store.num_slabs() as f64);
     }
-    let costs = TokenCosts { state_tokens: of_state / of_token, quadratic };
-    (costs, cache.store.num_slabs() as f64 / of_token)
+    (of_state / of_token, cache.store.num_slabs() as f64 / of_token)
 }
 
 #[cfg(test)]

@@ -4,9 +4,7 @@ use hybrid_blocks::vllm::{
     AllocateArgs, GroupConfig, KvCacheManager, Lookup, LookupGroup, ManagerConfig, ReleaseRules,
     RequestProgress, TokenCounts,
 };
-use hybrid_blocks::{
-    BlockId, CacheEvent, Digest, FixedStore, GroupId, GroupKind, Policy, PoolId, Store,
-};
+use hybrid_blocks::{BlockId, CacheEvent, Digest, FixedStore, GroupId, GroupKind, PoolId, Store};
 
 use super::digests::number;
 use super::fixture::{self, Allocate, Blocks, State};
@@ -304,7 +302,6 @@ fn config(config: &fixture::Config) -> ManagerConfig {
         shared_prefix_checkpoint: config.shared_prefix_checkpoint,
         watermark_blocks: config.watermark_blocks,
         checkpoints: None,
-        policy: Policy::Lru,
     }
 }
 

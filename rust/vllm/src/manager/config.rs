@@ -1,7 +1,7 @@
 //! The core's configuration, as Python gives it.
 
 use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig, ReleaseRules};
-use hybrid_blocks::{CheckpointFormat, CheckpointPolicy, GroupId, Policy, PoolId};
+use hybrid_blocks::{CheckpointFormat, CheckpointPolicy, GroupId, PoolId};
 use hybrid_blocks_interop::{core_error, invalid_argument};
 use pyo3::prelude::*;
 
@@ -109,7 +109,6 @@ impl ConfigFields {
             shared_prefix_checkpoint: self.shared_prefix_checkpoint,
             watermark_blocks: self.watermark_blocks,
             checkpoints: self.checkpoints()?,
-            policy: Policy::Lru,
         })
     }
 }

@@ -5,7 +5,6 @@ use crate::group::GroupSpec;
 use crate::hash::Algorithm;
 use crate::ids::PoolId;
 use crate::rules::checkpoint_policy::CheckpointPolicy;
-use crate::rules::policy::Policy;
 
 /// How a manager is set up. [`Config::new`] gives what is not said otherwise:
 ///
@@ -28,8 +27,6 @@ pub struct Config {
     pub enable_caching: bool,
     /// Whether changes of the prefix cache are kept for [`crate::BlockManager::take_events`].
     pub enable_events: bool,
-    /// Which cached content goes first.
-    pub policy: Policy,
     /// Where recurrent states are kept for later requests.
     pub checkpoints: CheckpointPolicy,
     /// How tokens are hashed, for requests that are given as tokens.
@@ -54,7 +51,6 @@ impl Config {
             hash_block_size,
             enable_caching: true,
             enable_events: false,
-            policy: Policy::Lru,
             checkpoints: CheckpointPolicy::default(),
             hashing: Hashing::default(),
             max_in_flight_tokens: 8_192,

@@ -67,7 +67,6 @@ pub(super) fn manager_config(
     Ok(ManagerConfig {
         enable_events: config.enable_events,
         checkpoints: places.then_some(config.checkpoints),
-        policy: config.policy,
         watermark_blocks: config.watermark,
         ..ManagerConfig::new(
             groups.collect(),

@@ -329,15 +329,6 @@ impl BlockManager {
     /// Numbers of clients: what is learned of each takes some 700 bytes.
     pub const MAX_CLIENTS: u16 = 1_024;
 
-    /// Gives each of a request's hash blocks a priority, which counts once no request holds the
-    /// block. For [`Policy::Explicit`](crate::Policy::Explicit); other content has the lowest, 0.
-    ///
-    /// # Errors
-    /// [`Error::UnknownRequest`].
-    pub fn set_priorities(&mut self, handle: u64, priorities: Vec<u64>) -> Result<(), Error> {
-        self.core.set_priorities(handle, priorities)
-    }
-
     fn row(&self, handle: u64) -> Result<usize, Error> {
         match self.core.id(handle) {
             Some(_) => Ok(known_row(handle)),

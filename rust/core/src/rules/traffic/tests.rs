@@ -32,13 +32,13 @@ fn hash(store: &mut SlabStore, block: BlockId, digest: Digest) {
 }
 
 fn traffic() -> Traffic {
-    Traffic::new(&cache(), 2, 0.0)
+    Traffic::new(&cache(), 2)
 }
 
 #[test]
 fn a_state_costs_as_much_as_the_attention_that_fits_beside_it() {
-    let (costs, capacity) = token_costs(&cache(), 0.0);
-    assert!((costs.state_tokens - 8.0).abs() < 1e-9, "a slab holds 8 tokens' attention");
+    let (state_tokens, capacity) = in_tokens(&cache());
+    assert!((state_tokens - 8.0).abs() < 1e-9, "a slab holds 8 tokens' attention");
     assert!((capacity - 39.0 * 8.0).abs() < 1e-9);
 }
 
@@ -161,7 +161,7 @@ fn what_an_earlier_request_shares_beyond_what_is_found_makes_its_end_worth_more(
             traffic.on_prompt(class, Some(shared), earlier, 4_000);
         }
         // What is left behind saves so much that each of the two lasts a life only if it saves most.
-        traffic.kept.saved = 1e6 * traffic.costs.state_tokens;
+        traffic.kept.saved = 1e6 * traffic.state_tokens;
         let worth = traffic.worth(&plan, &[4_000, 6_000], |_| None);
         worth[1] / worth[0].max(1e-9)
     };
@@ -255,7 +255,7 @@ fn requests_leave_each_other_room_once_checkpoints_were_seen_to_save() {
     assert!(!serve(0), "each prompt is the only one of its kind");
     assert!(serve(400), "most of a prompt is found");
     assert!(!serve(0));
-    assert!(!Traffic::new(&cache(), 2, 0.0).leaves_room(4), "nothing is known");
+    assert!(!Traffic::new(&cache(), 2).leaves_room(4), "nothing is known");
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn traffic_of_windows() -> Traffic {
     let store = SlabStore::new(40, &[2, 2]).unwrap();
     let mut cache = Cache::new(store, groups.into_iter(), 2, true, Outbox::default()).unwrap();
     cache.groups[1].is_placed = true;
-    Traffic::new(&cache, 2, 0.0)
+    Traffic::new(&cache, 2)
 }
 
 #[test]

@@ -6,7 +6,6 @@ use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec};
 use crate::ids::PoolId;
 use crate::rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy};
-use crate::rules::policy::Policy;
 use crate::rules::slabs::Checkpoints;
 
 /// One group.
@@ -115,8 +114,6 @@ pub struct ManagerConfig {
     /// Where states are kept for later requests by our own rules; `None` for vLLM's. With it, a state
     /// stays in the block that its request got first, and what is kept of it are copies.
     pub checkpoints: Option<CheckpointPolicy>,
-    /// Which cached content goes first, over slabs.
-    pub policy: Policy,
 }
 
 impl ManagerConfig {
@@ -146,7 +143,6 @@ impl ManagerConfig {
             shared_prefix_checkpoint: false,
             watermark_blocks: 0,
             checkpoints: None,
-            policy: Policy::Lru,
         }
     }
 

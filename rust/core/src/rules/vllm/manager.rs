@@ -16,7 +16,6 @@ use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Keeper;
-use crate::rules::policy::Policy;
 use crate::rules::windows::has_places;
 use crate::store::{EvictionOrder, Slack, Store};
 
@@ -76,9 +75,8 @@ impl<S: Store> KvCacheManager<S> {
                 cache.store.order_by_priority()?;
                 place_windows(&mut cache.groups, &config);
             }
-            let mut new = Keeper::new(&cache, config.hit_alignment(), config.policy.quadratic());
-            new.chances = config.policy.chances();
-            start_step(&mut new, &mut cache.store, config.policy);
+            let mut new = Keeper::new(&cache, config.hit_alignment());
+            new.start_step(&mut cache.store);
             keeper = Some(Box::new(new));
         }
         Ok(Self {
@@ -554,13 +552,6 @@ impl<S: Store> KvCacheManager<S> {
         if !self.holds_blocks(row) {
             return;
         }
-        if self.config.policy == Policy::Explicit {
-            self.score_as_said(row);
-            let trail = &mut self.engine.requests.rows[row].rest.trail;
-            trail.lengths.clear();
-            trail.windows.clear();
-            return;
-        }
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         let (Row { digests, rest: request, .. }, tables) = self.engine.requests.split_mut(row);
         let (cache, num_computed) = (&mut self.engine.cache, request.num_computed);
@@ -640,7 +631,7 @@ impl<S: Store> KvCacheManager<S> {
             slabs.spend_slack(slack);
         }
         if let Some(keeper) = &mut self.keeper {
-            start_step(keeper, &mut self.engine.cache.store, self.config.policy);
+            keeper.start_step(&mut self.engine.cache.store);
         }
         self.coming_checkpoints.clear();
         self.outputs.iter_mut().for_each(|outputs| outputs.cached_this_step.clear());
@@ -742,15 +733,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 }
 
-/// A step begins. Where a caller says what goes first, nothing has a priority without a word.
-fn start_step<S: Store>(keeper: &mut Keeper, store: &mut S, policy: Policy) {
-    if policy == Policy::Explicit {
-        keeper.traffic.measure(store);
-    } else {
-        keeper.start_step(store);
-    }
-}
-
 /// Has keys name blocks of the pools that checkpoints have for themselves.
 fn keep_apart<S: Store>(cache: &mut Cache<S>, config: &ManagerConfig) -> Result<(), Error> {
     let num_pools = cache.store.num_pools();
@@ -771,8 +753,7 @@ fn keep_apart<S: Store>(cache: &mut Cache<S>, config: &ManagerConfig) -> Result<
 fn place_windows(groups: &mut [Group], config: &ManagerConfig) {
     let Lookup::Hybrid { specs, .. } = &config.lookup else { return };
     let has_windows = groups.iter().any(|group| group.kind().is_window());
-    let is_said = config.policy == Policy::Explicit;
-    if config.checkpoints.is_none() || is_said || !has_windows || !has_places(groups) {
+    if config.checkpoints.is_none() || !has_windows || !has_places(groups) {
         return;
     }
     for spec in specs {

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `placement`, `copies` and `alone` are not vLLM's: they keep copies of states by our own rules and
-//! let what is admitted over slabs come to its end. Nor are `session`, which hears what clients say of
-//! theirs, and `said`, by which callers rank content themselves.
+//! let what is admitted over slabs come to its end. Nor is `session`, which hears what clients say of
+//! theirs.
 
 mod adopt;
 mod alone;
@@ -32,7 +32,6 @@ mod promised;
 mod release;
 mod request;
 mod retention;
-mod said;
 mod session;
 mod stats;
 

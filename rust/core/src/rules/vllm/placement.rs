@@ -268,9 +268,6 @@ impl<S: Store> Call<'_, S> {
         let (Some(keeper), Some(at)) = (self.keeper.as_deref(), self.checkpoint.take()) else {
             return;
         };
-        if self.is_said() {
-            return self.score_checkpoint_as_said(at);
-        }
         let (trail, num_computed) = (&self.request.trail, self.progress.num_computed);
         trail.score_checkpoint(keeper, self.cache, (self.tables, self.digests), num_computed, at);
     }

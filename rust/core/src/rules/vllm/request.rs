@@ -31,8 +31,6 @@ pub(super) struct Request {
     pub(super) attention: u32,
     /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
     pub(super) shared: Option<Shared>,
-    /// The priority that the caller gave to each hash block.
-    pub(super) priorities: Vec<u64>,
     /// Whether anything was said of it.
     pub(super) is_named: bool,
     /// Whether others still write what it was admitted with: nothing of it may be found.
@@ -46,9 +44,9 @@ pub(super) struct Request {
 impl Request {
     /// Forgets all but what the client said of it.
     pub(super) fn suspend(&mut self) {
-        let Self { trail, priorities, is_named, .. } = std::mem::take(self);
+        let Self { trail, is_named, .. } = std::mem::take(self);
         let Trail { client, session, hint, .. } = trail;
         let trail = Trail { client, session, hint, ..Trail::default() };
-        *self = Self { trail, priorities, is_named, ..Self::default() };
+        *self = Self { trail, is_named, ..Self::default() };
     }
 }

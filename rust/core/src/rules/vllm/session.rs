@@ -4,12 +4,8 @@
 use super::KvCacheManager;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::rules::keeper::Chances;
 use crate::rules::sessions::{Hint, number_of};
 use crate::store::Store;
-
-/// What counts from the first word on: hints alone.
-const CHANCES: Chances = Chances::Hinted(2.0);
 
 impl<S: Store> KvCacheManager<S> {
     /// Says that a request is a turn of a session, by any name that its turns share, and how the
@@ -32,7 +28,7 @@ impl<S: Store> KvCacheManager<S> {
             row.rest.trail.session = number_of(session_id.unwrap_or(&row.id));
         }
         if let Some(keeper) = self.keeper.as_deref_mut().filter(|_| row.rest.is_named && listens) {
-            keeper.listen(CHANCES);
+            keeper.listen();
         }
         Ok(())
     }
@@ -83,7 +79,7 @@ impl<S: Store> KvCacheManager<S> {
     /// Whether anything was said of any request so far.
     #[must_use]
     pub fn has_sessions(&self) -> bool {
-        self.keeper.as_ref().is_some_and(|keeper| keeper.chances.is_some())
+        self.keeper.as_ref().is_some_and(|keeper| keeper.is_hinted)
     }
 
     /// As [`KvCacheManager::free`], for a request that is over: others may resume where it ends.
