@@ -89,8 +89,6 @@ NEED_VLLM = [
     "plan/test_plan_runs_in_vllm.py",
     "plan/test_plan_states_equal_vllm.py",
     "plan/test_sglang_equals_wheel.py",
-    "replay/test_tagged_arena.py",
-    "replay/test_verify_data.py",
 ]
 
 

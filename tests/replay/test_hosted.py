@@ -51,7 +51,7 @@ def cache_of(model: str, memory: int, tp: int = 1) -> Cache:
 def over_host(
     trace: Trace, cache: Cache, config: EngineConfig
 ) -> tuple[HostedEngine, HostedManager]:
-    options = replace(Variant().options(trace, cache, config), host_bytes=LARGE)
+    options = replace(Variant().options(trace, cache), host_bytes=LARGE)
     manager = make_hosted(cache, config, options)
     engine = HostedEngine(trace, manager, cache, config)
     engine.run()

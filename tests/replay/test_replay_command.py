@@ -92,7 +92,7 @@ def test_variants_are_compared_before_the_table(trace: Path) -> None:
     assert float(found[1]) > 50
     assert ran == "requests running at once: at most 1, there 1; preemptions: 0, there 0"
     assert full.startswith("memory was never full")
-    told, _, _ = answer(trace, *model, "--placement", "learned,learned/branch=false")
+    told, _, _ = answer(trace, *model, "--placement", "learned,learned/finish=true")
     assert told.startswith("verdict: nothing to gain: rust learned finds")
 
 
@@ -342,7 +342,7 @@ def test_an_error_is_one_line_that_is_printed_as_it_is(tmp_path: Path) -> None:
         (["--num-blocks", "99", "--model", "Phi-4"], "--model beside --num-blocks"),
         (["--num-blocks", "9", "--tp", "2", "--share", "5%"], "--tp, --share beside --num-blocks"),
         (["--share", "5%", "--memory", "24GiB"], "--memory beside --share"),
-        (["--share", "5%", "--verify-data"], "--verify-data beside --share"),
+        (["--share", "5%", "--all"], "--all beside --share"),
         (["--host", "1GiB", "--num-blocks", "99"], "--num-blocks beside --host"),
         (["--host", "1GiB", "--html", "page.html"], "--html beside --host"),
         (["--retention", "dense"], "--retention without --manager vllm"),

@@ -136,10 +136,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="What a damaged line does, and a request too large for a manager.",
         ),
     ] = "raise",
-    verify_data: Annotated[
-        bool,
-        typer.Option(help="Run the copies on tagged blocks; check all that requests read."),
-    ] = False,
     workload: Annotated[
         str,
         typer.Option(help=f"Workload to generate: {', '.join(WORKLOADS)}."),
@@ -206,7 +202,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         files = Files(json, plot, html, context)
         _replay(
             *(requests, cache, asked, config, files),
-            verify_data=verify_data,
             is_saturated=saturate,
             whole=whole,
         )
@@ -222,7 +217,6 @@ def _replay(
     config: EngineConfig,
     files: Files,
     *,
-    verify_data: bool,
     is_saturated: bool,
     whole: bool,
 ) -> None:
@@ -230,7 +224,6 @@ def _replay(
     results, runs = run(
         *(trace, cache, asked.variants(), config),
         shares=asked.shares,
-        verify_data=verify_data,
         with_film=files.html is not None,
     )
     show_replay(trace, cache, results, runs, files, is_saturated=is_saturated, whole=whole)

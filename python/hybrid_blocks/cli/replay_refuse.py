@@ -60,9 +60,7 @@ def _check_memory(given: Given) -> None:
         )
     if "share" in given:
         given.refuse("memory", why="beside --share, which says how much memory there is")
-        given.refuse(
-            "verify_data", "html", "whole", why="beside --share, which compares hits alone"
-        )
+        given.refuse("html", "whole", why="beside --share, which compares hits alone")
 
 
 def _check_managers(given: Given, managers: Sequence[ManagerName]) -> None:

@@ -44,7 +44,6 @@ def run(
     config: EngineConfig,
     *,
     shares: Sequence[float] | None,
-    verify_data: bool,
     with_film: bool,
 ) -> tuple[list[Result], Runs]:
     """Run each variant, over shares of an unbounded cache if there are some.
@@ -53,9 +52,7 @@ def run(
     """
     if shares is not None:
         return compare_shares(trace, cache, variants, config, shares), []
-    runs = compare_managers(
-        trace, cache, variants, config, verify_data=verify_data, with_film=with_film
-    )
+    runs = compare_managers(trace, cache, variants, config, with_film=with_film)
     return [result for result, _ in runs], runs
 
 
@@ -65,7 +62,6 @@ def compare_managers(
     variants: Sequence[Variant],
     config: EngineConfig,
     *,
-    verify_data: bool,
     with_film: bool,
 ) -> Runs:
     """Run each variant over one cache."""
@@ -79,7 +75,6 @@ def compare_managers(
             variants,
             config,
             sharing=sharing,
-            verify_data=verify_data,
             with_film=with_film,
             on_progress=_Tasks(progress, len(trace)),
         )

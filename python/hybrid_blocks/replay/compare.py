@@ -29,7 +29,6 @@ def compare(
     share: str | None = None,
     sharing: Sharing | None = None,
     prefixes: SharedPrefixes | None = None,
-    verify_data: bool = False,
     with_film: bool = False,
     on_progress: OnProgress = lambda *_: None,
 ) -> Runs:
@@ -61,7 +60,6 @@ def compare(
                     prefixes=prefixes,
                     limits=limits,
                     refused=refused,
-                    verify_data=verify_data,
                     with_film=with_film,
                     on_progress=partial(on_progress, variant),
                 )

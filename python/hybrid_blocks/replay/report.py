@@ -123,8 +123,6 @@ def figures(result: Result) -> dict[str, str]:
         "virtual time": f"{result.virtual_seconds:,.1f} s",
         "wall time": f"{result.wall_seconds:.1f} s",
     }
-    if result.verified_reads is not None:
-        shown["verified reads"] = f"{result.verified_reads:,} blocks"
     return shown | not_served(result)
 
 

@@ -22,7 +22,6 @@ COUNTED = (
     "limit_window_evicted",
     "limit_no_checkpoint",
     "limit_alignment",
-    "verified_reads",
     "host_tokens",
 )
 """Fields that managers count themselves, under the same names."""
@@ -133,8 +132,6 @@ class Result(Served, frozen=True, kw_only=True):
         limit_window_evicted: those that ended at evicted blocks of a window.
         limit_no_checkpoint: those that ended because no state was kept.
         limit_alignment: those that ended between block borders of the groups.
-        verified_reads: blocks that requests read and that held what their tokens wrote; None
-            where no data was verified.
         host_tokens: of ``hit_tokens`` and of what preempted requests found again, those loaded from
             host memory; None without it.
         virtual_seconds: from the start of the trace to the end of the last step.
@@ -172,7 +169,6 @@ class Result(Served, frozen=True, kw_only=True):
     limit_window_evicted: int | None
     limit_no_checkpoint: int | None
     limit_alignment: int | None
-    verified_reads: int | None
     host_tokens: int | None
     virtual_seconds: float
     wall_seconds: float

@@ -57,7 +57,6 @@ def replay(
     prefixes: SharedPrefixes | None = None,
     limits: Sequence[RequestLimit] = (),
     refused: Sequence[Refusal] = (),
-    verify_data: bool = False,
     with_film: bool = False,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Result, Timeline]:
@@ -67,9 +66,8 @@ def replay(
     `request_limits`): requests over any of them are left out, so that all serve the same, and so
     are those that one of them ``refused``. ``prefixes``, at the cache's block size, have the
     checkpoints of the Rust manager counted by their place. ``sharing`` gives the result's
-    sequential hit rate. ``on_progress`` gets the number of finished requests. With ``verify_data``
-    the copies are run and the reads checked. ``with_film`` keeps a film of the Rust manager in the
-    timeline.
+    sequential hit rate. ``on_progress`` gets the number of finished requests. ``with_film``
+    keeps a film of the Rust manager in the timeline.
     """
     if manager_name is ManagerName.RUST and rust is not None:
         cache = cache.keeping(rust.checkpoint_format)
@@ -79,9 +77,7 @@ def replay(
     with_film = with_film and manager_name is ManagerName.RUST
     if with_film:
         rust = replace(rust or RustOptions(), with_film=True)
-    manager = make_manager(
-        manager_name, cache, config, rust=rust, vllm=vllm, verify_data=verify_data
-    )
+    manager = make_manager(manager_name, cache, config, rust=rust, vllm=vllm)
     filmed = manager if isinstance(manager, FilmedManager) else None
     if not limits:
         limits = (_limit(manager_name, manager),)

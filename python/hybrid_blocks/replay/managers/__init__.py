@@ -4,7 +4,6 @@ from enum import StrEnum
 
 from hybrid_blocks.replay.cache import Cache
 from hybrid_blocks.replay.config import EngineConfig
-from hybrid_blocks.replay.errors import ReplayError
 from hybrid_blocks.replay.manager import ReplayManager
 from hybrid_blocks.replay.managers.filmed import FilmedManager
 from hybrid_blocks.replay.managers.rust import RustOptions, make_rust
@@ -25,18 +24,12 @@ def make_manager(
     *,
     rust: RustOptions | None = None,
     vllm: VllmOptions | None = None,
-    verify_data: bool = False,
 ) -> ReplayManager:
     """Make an empty manager for a cache.
 
-    With ``verify_data`` its copies are run, and every block that a request reads is checked.
-
     Raises:
-        ReplayError: the manager cannot serve this cache, is not installed, or does not say which
-            copies to run.
+        ReplayError: the manager cannot serve this cache, or is not installed.
     """
-    if verify_data:
-        return _make_verified(name, cache, config, rust or RustOptions())
     match name:
         case ManagerName.RUST:
             if rust is not None and rust.host_bytes:
@@ -48,23 +41,6 @@ def make_manager(
             return FilmedManager(made, cache.geometry) if is_filmed else made
         case ManagerName.VLLM:
             return make_vllm(cache, config, vllm or VllmOptions())
-
-
-def _make_verified(
-    name: ManagerName, cache: Cache, config: EngineConfig, options: RustOptions
-) -> ReplayManager:
-    if name is not ManagerName.RUST:
-        raise ReplayError(
-            f"the {name} manager does not say which copies to run: use --verify-data with "
-            "--manager rust alone"
-        )
-    try:
-        from hybrid_blocks.replay.managers.verified import make_verified  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ReplayError(
-            f"--verify-data runs copies with torch: {error}. Install hybrid-blocks[torch]"
-        ) from error
-    return make_verified(cache, config, options)
 
 
 __all__ = ["ManagerName", "RustOptions", "VllmOptions", "make_manager"]
