@@ -43,7 +43,7 @@ def manager_of(setup: dict[str, Any]) -> BlockManager:
     memory = {"num_slabs" if shared else "num_blocks": setup["num_slabs"]}
     return BlockManager(
         [GroupSpec(**group) for group in setup["groups"]],
-        block_hasher("xxhash", setup["hash_block_size"]),
+        block_hasher("xxhash", setup["hash_block_size"], none_hash=bytes(16)),
         blocks_per_slab=setup["blocks_per_slab"] or None,
         enable_events=True,
         placement=CheckpointPolicy(setup["placement"]),

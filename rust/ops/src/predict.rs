@@ -17,7 +17,7 @@ impl World {
                     && (1..=hit / size)
                         .map(|block| block * size)
                         .filter(|&end| end > first)
-                        .all(|end| self.stored.contains_key(&(id, request.tokens.digest(end))))
+                        .all(|end| self.stored.contains_key(&(id, self.digest(request, end))))
             })
         };
         (0..=limit).rev().find(|&hit| restorable(hit)).unwrap_or(0)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use hybrid_blocks::hash::{Algorithm, BlockHasher};
 use hybrid_blocks::{BlockCopy, CacheEvent, Digest, Error, GroupKind, Hint, Stats};
 
 use crate::memory::Memory;
@@ -9,7 +10,6 @@ use crate::op::Op;
 use crate::request::Request;
 use crate::setup::{Group, Setup};
 use crate::system::{Call, System};
-use crate::tokens::Tokens;
 
 /// What the manager did wrong, if anything.
 pub type Check = Result<(), String>;
@@ -27,8 +27,8 @@ pub(crate) use ensure;
 /// Everything around one manager.
 ///
 /// Whatever the groups, what a request reads must be what its tokens wrote, through hits, forks,
-/// evictions and preemption; a refused call must change nothing; what is computed and held is found. In a plain setup ([`Setup::is_plain`]) every hit is also
-/// predicted.
+/// evictions and preemption; a refused call must change nothing; what is computed and held is found.
+/// In a plain setup ([`Setup::is_plain`]) every hit is also predicted.
 pub struct World {
     pub(crate) setup: Setup,
     pub(crate) system: System,
@@ -36,6 +36,7 @@ pub struct World {
     pub(crate) memory: Memory,
     /// How many blocks carry each key, as told.
     pub(crate) stored: BTreeMap<(u32, Digest), u32>,
+    hasher: BlockHasher,
     num_added: u32,
     /// Whether a request was admitted in the step at hand: it may have hit what others compute in it.
     pub(crate) has_admitted: bool,
@@ -51,6 +52,7 @@ impl World {
             setup: setup.clone(),
             requests: Vec::new(),
             stored: BTreeMap::new(),
+            hasher: BlockHasher::new(Algorithm::Xxhash),
             num_added: 0,
             has_admitted: false,
         }
@@ -162,6 +164,11 @@ impl World {
         picked
     }
 
+    /// The digest of the first `n` tokens of a request, whole hash blocks.
+    pub(crate) fn digest(&self, request: &Request, n: u32) -> Digest {
+        request.digests[(n / self.setup.hash_block_size) as usize - 1]
+    }
+
     pub(crate) fn handles(&self, picked: &[usize]) -> Vec<u64> {
         picked.iter().map(|&at| self.requests[at].handle).collect()
     }
@@ -173,44 +180,28 @@ impl World {
         // A request has a token.
         let own = (0..i32::from(own.max(u8::from(shared.len() == 0))))
             .map(|at| 200 + (number.cast_signed() + at) % 3);
-        let tokens: Tokens = shared.chain(own).collect();
+        let tokens: Vec<i32> = shared.chain(own).collect();
         let id = format!("request {number}");
-        let full = tokens.len() / self.setup.hash_block_size;
-        let digests = tokens.digests(self.setup.hash_block_size, 0..full);
-        let fits = tokens.len() <= self.system.max_request_tokens();
+        let mut request = Request::new(id, self.setup.hash_block_size, u32::from(output));
+        let digests = request.append(&mut self.hasher, &tokens).to_vec();
+        let fits = request.num_tokens() <= self.system.max_request_tokens();
         let session = (session > 0).then(|| session_id(session));
-        let result = self.system.add(&id, tokens.ids(), digests, session.as_deref());
+        let result = self.system.add(&request.id, &tokens, digests, session.as_deref());
         ensure!(result.is_ok() == fits, "a request of {} tokens: {result:?}", tokens.len());
         let Ok(handle) = result else { return Ok(()) };
-        ensure!(self.system.find(&id) == Some(handle), "{id} is not found");
-        self.requests.push(Request {
-            id,
-            handle,
-            tokens,
-            output: u32::from(output),
-            running: false,
-            computed: 0,
-            allocated: 0,
-            promised: None,
-            entered: 0,
-        });
+        ensure!(self.system.find(&request.id) == Some(handle), "{} is not found", request.id);
+        request.handle = handle;
+        self.requests.push(request);
         Ok(())
     }
 
     fn append(&mut self, at: usize, tokens: &[i32]) -> Check {
         let request = &mut self.requests[at];
-        let hash_block = self.setup.hash_block_size;
-        let first = request.num_tokens() / hash_block;
-        for &token in tokens {
-            request.tokens.push(token);
-        }
         // What was found before is looked up again.
         request.promised = None;
-        let full = request.num_tokens() / hash_block;
-        let digests = request.tokens.digests(hash_block, first..full);
-        self.system
-            .append(request.handle, tokens, &digests)
-            .map_err(|error| format!("append: {error}"))
+        let handle = request.handle;
+        let digests = request.append(&mut self.hasher, tokens);
+        self.system.append(handle, tokens, digests).map_err(|error| format!("append: {error}"))
     }
 
     pub(crate) fn match_prefix(&mut self, at: usize) -> Result<u32, String> {
@@ -428,7 +419,7 @@ impl World {
             for request in &self.requests {
                 let full = request.num_tokens() / self.setup.hash_block_size;
                 for end in (1..=full).map(|at| at * self.setup.hash_block_size) {
-                    let digest = request.tokens.digest(end);
+                    let digest = self.digest(request, end);
                     let found = self.system.cached_block(kept, id, digest);
                     let held = found.map(|block| self.memory.read((kept, block.0), 0));
                     let expected = request.tokens.content(end) ^ u64::from(id);
@@ -494,7 +485,7 @@ impl World {
                 let entered = request.entered.max(request.computed);
                 let full = entered / self.setup.grain() * self.setup.grain() / group.block_size;
                 for position in (0..full).filter(|&at| !table[at as usize].is_null()) {
-                    let digest = request.tokens.digest((position + 1) * group.block_size);
+                    let digest = self.digest(request, (position + 1) * group.block_size);
                     let is_found = self.system.cached_block(group.pool, id, digest).is_some();
                     ensure!(is_found, "block {position} of group {id} is not found: {request:?}");
                 }
