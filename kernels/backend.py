@@ -36,7 +36,7 @@ def usable_backends(device: "torch.device | str") -> tuple[Backend, ...]:
 def implementation(package: str, device: "torch.device", backend: Backend | None) -> Any:
     """Return the module of ``package`` that runs on ``device``.
 
-    Raises ``ValueError`` when ``backend`` names no version or one that cannot run there.
+    Raises ``ValueError`` when ``backend`` names no version of it, or one that cannot run there.
     """
     key = (package, device.type, backend)
     module = _chosen.get(key)
@@ -46,20 +46,27 @@ def implementation(package: str, device: "torch.device", backend: Backend | None
 
 
 def _choose(package: str, device: "torch.device", backend: Backend | None) -> Any:
-    usable = usable_backends(device)
+    usable = [name for name in usable_backends(device) if _has(package, name)]
     name = usable[0] if backend is None else backend
     if name not in get_args(Backend):
         raise ValueError(f"backend is {name!r}; it must be one of {', '.join(get_args(Backend))}")
-    if name == "copy_engine":
-        if find_spec(f"{package}.copy_engine") is None:
-            raise ValueError("backend 'copy_engine' only gathers and scatters blocks")
-        usable = (*usable, "copy_engine") if "cupy" in usable else usable
+    if not _has(package, name):
+        raise ValueError(
+            f"backend {name!r} is no version of {package.rpartition('.')[2]}: usable here are "
+            f"{', '.join(usable)}"
+        )
+    if name == "copy_engine" and "cupy" in usable:
+        usable.append(name)
     if name not in usable:
         raise ValueError(
             f"backend {name!r} cannot run on {device}: usable here are {', '.join(usable)} "
             f"({_missing(name, device)})"
         )
     return import_module(f"{package}.{name}")
+
+
+def _has(package: str, name: Backend) -> bool:
+    return find_spec(f"{package}.{name}") is not None
 
 
 @cache

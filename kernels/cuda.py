@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from ctypes import addressof, c_void_p
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hybrid_blocks.kernels import driver as drivers
@@ -88,24 +88,12 @@ class Launch:
             pointer[0] = address
 
 
-class Described(Protocol):
-    """Tensors as their launches know them."""
-
-    launches: dict[tuple[int, str], Any]
-
-    def device_tables(self) -> "list[torch.Tensor]":
-        """Return the tables that lie on the device so far."""
-
-
-D = TypeVar("D", bound=Described)
-
-
 def prepared(
-    group: D,
+    group: BlockTensors,
     queue: LaunchQueue,
     operation: str,
     name: str,
-    parameters: Callable[[D], list[Parameter]],
+    parameters: Callable[[BlockTensors], list[Parameter]],
 ) -> Launch:
     """Return the launch of kernel ``name`` for ``group`` and ``queue``, laid out at first use.
 

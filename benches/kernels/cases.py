@@ -236,10 +236,9 @@ def conversions(pools: StatePools, count: int, *, keeps: bool) -> Case:
     done = "keep" if keeps else "bring back"
     moved = count * pools.num_layers * (layout.page_bytes + layout.kept_bytes)
     case = Case(f"{done} {count} states, {layout.state_format}", [pools.arena], reference, moved)
-    for backend in FAST:
-        case.calls[backend] = lambda i, b=backend: convert_states(
-            pools, lists[i % sets], lists[(i + 1) % sets], keeps=keeps, backend=b
-        )
+    case.calls["triton"] = lambda i: convert_states(
+        pools, lists[i % sets], lists[(i + 1) % sets], keeps=keeps, backend="triton"
+    )
     case.calls["torch"] = reference
     case.host = lambda i: convert_states(pools, ids[i % sets], ids[(i + 1) % sets], keeps=keeps)
     return case

@@ -21,11 +21,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "kernels"))
 
 import cuda_on_cpu
-from cases import States
 from hybrid_blocks.kernels import (
     BlockTensors,
     backend,
-    convert_states,
     copy_blocks,
     gather_blocks,
     launch,
@@ -94,11 +92,6 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     chain = np.arange(4096, dtype=np.int32)
     after = chain + np.int32(1)
     yield "copy 4,096 pairs, one chain", lambda: copy_blocks(pages, after, chain)
-    pools = States(layers=48, heads=2, conv_channels=16, conv_columns=2).apart("int8", 64, "cpu")
-    pools.table()
-    pools.device = CUDA
-    running, kept = chain[:8].copy(), chain[8:16].copy()
-    yield "keep 8 states in int8", lambda: convert_states(pools, running, kept, keeps=True)
     few, places = chain[:64].copy(), chain[64:0:-1] - np.int32(1)
     staging = torch.zeros(64 * pages.record_bytes, dtype=torch.uint8)
     with mock.patch.object(torch.Tensor, "is_pinned", partial(_answer, 1)):

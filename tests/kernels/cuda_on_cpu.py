@@ -43,7 +43,7 @@ def host_library(text: str) -> Path:
     """Return the library of a source, headers in place, built for the host."""
     names = re.findall(r"__launch_bounds__\([^)]*\)\s+(\w+)\(", text)
     assert names, "the source has no kernel"
-    waits = "#define THREADS_WAIT\n" if "__syncthreads" in text else ""
+    assert "__syncthreads" not in text, "threads run to their end one after another"
     runs = "\n".join(
         f'extern "C" void run_{name}(unsigned grid, unsigned threads, void** values) '
         f"{{ run({name}, grid, threads, values); }}\n"
@@ -53,7 +53,7 @@ def host_library(text: str) -> Path:
     )
     stem = f"source-{sha256(text.encode()).hexdigest()[:16]}"
     unit, library = (_folder() / f"{stem}{end}" for end in (".cpp", ".so"))
-    unit.write_text(f'{waits}#include "cuda_on_cpu.hpp"\n{text}\n{runs}\n')
+    unit.write_text(f'#include "cuda_on_cpu.hpp"\n{text}\n{runs}\n')
     _compile(unit, library)
     return library
 

@@ -11,7 +11,7 @@ from cupy.cuda import compiler  # noqa: E402
 from hybrid_blocks.kernels.driver import Driver  # noqa: E402
 from hybrid_blocks.kernels.sources import OPTIONS, source_of  # noqa: E402
 
-OPERATIONS = ("convert_states", "copy_blocks", "gather_scatter")
+OPERATIONS = ("copy_blocks", "gather_scatter")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
