@@ -1,4 +1,4 @@
-"""The CUDA sources compile, to machine code of which the host can tell what it loads at once."""
+"""The CUDA sources compile, and the host can load their machine code at once."""
 
 from functools import cache
 from pathlib import Path
