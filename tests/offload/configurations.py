@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hybrid_blocks.offload.identity import model_digest
+from hybrid_blocks.offload.identity import identity_of
 from vllm.config import CacheConfig, LoadConfig, ModelConfig, VllmConfig
 
 MODEL = {
@@ -33,10 +33,10 @@ def configuration(
     cache_dtype: str = "auto",
     dtype: str = "float16",
     max_model_len: int = 256,
-    load_format: str = "auto",
+    load: dict[str, Any] | None = None,
     **model: Any,
 ) -> VllmConfig:
-    """Return the configuration of an engine that serves the model of a folder."""
+    """Return the configuration of an engine that serves a model by its folder or its name."""
     served = ModelConfig(
         model=folder,
         dtype=dtype,  # type: ignore[arg-type]
@@ -45,10 +45,9 @@ def configuration(
         **model,
     )
     cache = CacheConfig(block_size=16, cache_dtype=cache_dtype)
-    load = LoadConfig(load_format=load_format)
-    return VllmConfig(model_config=served, cache_config=cache, load_config=load)
+    return VllmConfig(model_config=served, cache_config=cache, load_config=LoadConfig(**load or {}))
 
 
 def digest(folder: str, **changes: Any) -> str:
     """Return the digest of such an engine."""
-    return model_digest(configuration(folder, **changes))
+    return identity_of(configuration(folder, **changes)).digest

@@ -21,9 +21,9 @@ COUNT = {
     "enable_mixed_moe_lora_format enable_moe_shared_loras",
     "MambaConfig": "backend enable_stochastic_rounding stochastic_rounding_philox_rounds "
     "ssu_algorithm",
-    "ModelConfig": "model model_weights runner convert tokenizer_mode trust_remote_code dtype "
-    "hf_config is_submodel_config word_embeddings_untied_by_checkpoint hf_config_path revision "
-    "code_revision max_model_len quantization quantization_config disable_sliding_window "
+    "ModelConfig": "model model_weights tokenizer runner convert tokenizer_mode trust_remote_code "
+    "dtype hf_config is_submodel_config word_embeddings_untied_by_checkpoint code_revision "
+    "max_model_len quantization quantization_config disable_sliding_window "
     "config_format model_class_overrides model_impl pooler_config multimodal_config",
     "MultiModalConfig": "language_model_only media_io_kwargs mm_processor_kwargs "
     "mm_device_do_normalize mm_encoder_only mm_encoder_attn_dtype mm_encoder_fp8_scale_path "
@@ -33,7 +33,7 @@ COUNT = {
     "QuantSpec": "weight activation",
     "QuantizationConfigArgs": "linear moe ignore targets",
     "SpeculativeConfig": "num_speculative_tokens model method quantization moe_backend "
-    "kv_cache_dtype revision code_revision index_share_for_mtp_iteration "
+    "kv_cache_dtype code_revision index_share_for_mtp_iteration "
     "draft_lm_head_quantization use_heterogeneous_vocab parallel_drafting draft_model_config "
     "draft_load_config dspark_draft_topk xpress_topc",
     "VllmConfig": "model_config cache_config parallel_config scheduler_config device_config "

@@ -13,7 +13,7 @@ import torch
 from configurations import configuration, digest, write
 from hybrid_blocks.offload import fingerprint, spec
 from hybrid_blocks.offload.fingerprint import file_content
-from hybrid_blocks.offload.identity import machine, model_digest
+from hybrid_blocks.offload.identity import identity_of, machine
 from hybrid_blocks.offload.options import Options
 from hybrid_blocks.offload.region import Header
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
@@ -40,11 +40,10 @@ def test_what_changes_a_models_cache_changes_its_digest(folder: str) -> None:
         digest(
             folder, hf_overrides={"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
         ),
-        digest(folder, revision="of-yesterday"),
         digest(folder, cache_dtype="fp8"),
         digest(folder, cache_dtype="fp8", dtype="bfloat16"),
-        digest(folder, load_format="dummy"),
-        digest(folder, load_format="dummy", seed=7),
+        digest(folder, load={"load_format": "dummy"}),
+        digest(folder, load={"load_format": "dummy"}, seed=7),
     ]
     assert len(set(digests)) == len(digests)
     assert digest(folder, seed=7) == digests[0], "weights are read"
@@ -74,7 +73,7 @@ def test_the_longest_length_counts_in_models_that_read_it(folder: str) -> None:
         found = set()
         for length in lengths:
             config.model_config.max_model_len = length
-            found.add(model_digest(config))
+            found.add(identity_of(config).digest)
         return len(found)
 
     assert digests("LlamaForCausalLM", 1000, 30000, 40000) == 1
@@ -107,7 +106,7 @@ def test_the_content_of_an_online_quantization_counts(folder: str) -> None:
     def online(**quantization: Any) -> str:
         resolved = resolve_quantization_config("online", quantization)
         config.model_config.quantization_config = resolved
-        return model_digest(config)
+        return identity_of(config).digest
 
     digests = [
         online(linear="fp8_per_tensor"),
@@ -172,7 +171,7 @@ def test_a_model_of_one_file_and_files_that_options_name_count_by_content(
         digests = set()
         for text in ("1", "2", "1"):
             file.write_text(text)
-            digests.add(model_digest(config))
+            digests.add(identity_of(config).digest)
         assert len(digests) == 2
 
 

@@ -14,7 +14,7 @@ import vllm.config
 from configurations import configuration, write
 from hybrid_blocks.offload import environment, same_bytes
 from hybrid_blocks.offload.canonical import UnwritableError
-from hybrid_blocks.offload.identity import model_digest
+from hybrid_blocks.offload.identity import identity_of
 from sorted_fields import COUNT, ENVIRONMENT, NOT_OF_AN_ENGINE
 from vllm import envs
 from vllm.config import VllmConfig
@@ -129,7 +129,7 @@ class Odd:
 
 def test_each_field_changes_the_digest_or_does_not_as_it_is_sorted(config: VllmConfig) -> None:
     with_every_class(config)
-    before = model_digest(config)
+    before = identity_of(config).digest
     all_owners = list(owners(config))
     kinds = {type(it).__name__ for it in all_owners}
     assert kinds == CLASSES.keys() - set(NOT_OF_AN_ENGINE)
@@ -143,25 +143,25 @@ def test_each_field_changes_the_digest_or_does_not_as_it_is_sorted(config: VllmC
             if (counts and type(value).__name__ in CLASSES) or (kind, name) in BY_RULE:
                 continue
             object.__setattr__(owner, name, "another" if counts else Odd())
-            if (model_digest(config) != before) != counts:
+            if (identity_of(config).digest != before) != counts:
                 wrong.append(f"{kind}.{name}")
             object.__setattr__(owner, name, value)
     assert wrong == []
-    assert model_digest(config) == before
+    assert identity_of(config).digest == before
 
 
 def test_a_value_without_a_text_is_named(config: VllmConfig) -> None:
     config.model_config.hf_config.odd = {"deep": [Odd()]}
     with pytest.raises(UnwritableError, match=r"model_config\.hf_config\.odd\.deep\[\] .*Odd"):
-        model_digest(config)
+        identity_of(config)
 
 
 def test_environment_variables_change_the_digest_unless_they_are_left_out(
     config: VllmConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = model_digest(config)
+    before = identity_of(config).digest
     known = dict(envs.environment_variables)
     for name, read in known.items():
         monkeypatch.setitem(envs.environment_variables, name, lambda: "another")
-        assert (model_digest(config) != before) == (name not in environment.left_out()), name
+        assert (identity_of(config).digest != before) == (name not in environment.left_out()), name
         monkeypatch.setitem(envs.environment_variables, name, read)

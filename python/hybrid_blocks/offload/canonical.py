@@ -30,11 +30,18 @@ class UnwritableError(Exception):
     """A value that has no text: its message names the field and the value's type."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Unknown:
+    """Files or code by their name alone: other content may stand under it tomorrow."""
+
+    name: str
+
+
 class Writer:
     """Writes values down.
 
     ``left_out`` names fields by class. ``instead`` gives by class and field the value that is
-    written instead of the field.
+    written instead of the field. ``unknown`` collects the names of content that is not known.
     """
 
     def __init__(
@@ -45,6 +52,7 @@ class Writer:
         """Write fields of dataclasses by these two tables."""
         self._left_out = left_out
         self._instead = instead
+        self.unknown: list[str] = []
 
     def write(self, value: object, place: str, depth: int = 0) -> Any:  # noqa: PLR0911 - one a type
         """Return a value that JSON can hold, and that differs where ``value`` does.
@@ -61,6 +69,9 @@ class Writer:
             return value
         if isinstance(value, str):
             return self._text(value, place)
+        if isinstance(value, Unknown):
+            self.unknown.append(value.name)
+            return ["unknown", value.name]
         if isinstance(value, bytes):
             return ["bytes", value.hex()]
         if isinstance(value, list | tuple):

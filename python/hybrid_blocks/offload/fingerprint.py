@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +13,11 @@ _NUM_SAMPLES: Final = 256
 _SAMPLE: Final = 4096
 _MOST_FILES: Final = 10_000
 _LONGEST_PATH: Final = 4096
+_DOCUMENTS: Final = ("README", "LICENSE", "NOTICE")
+_UNREAD: Final = (
+    *(".md", ".pdf", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp"),
+    *(".onnx", ".onnx_data", ".h5", ".msgpack", ".tflite", ".ot"),
+)
 
 
 def names_a_file(text: str) -> bool:
@@ -45,29 +51,62 @@ def file_content(path: str | Path) -> str:
     return hasher.hexdigest()
 
 
-def model_content(model: str) -> str:
-    """Return a model's name, or the content of its file or folder instead.
-
-    Hidden files are left out: they are notes of a download.
+def model_content(path: Path) -> str:
+    """Return the content of a model's file or folder.
 
     Raises:
         OSError: a file cannot be read, or a folder holds too many to be a model.
 
     """
-    path = Path(model)
     if path.is_file():
         return f"file {file_content(path)}"
-    if not path.is_dir():
-        return model
-    files = []
-    for folder, below, names in os.walk(path, followlinks=True):
+    return f"folder {files_content(files_of(path))}"
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """Return the files of a folder that an engine may read, by their place in it.
+
+    Hidden files are left out: they are notes of a download. So are documents, pictures and weights
+    of other programs.
+
+    Raises:
+        OSError: the folder holds too many to be a model.
+
+    """
+    files: dict[str, Path] = {}
+    for parent, below, names in os.walk(folder, followlinks=True):
         below[:] = [name for name in below if not _is_hidden(name)]
-        files += [Path(folder, name) for name in names if not _is_hidden(name)]
+        for name in names:
+            file = Path(parent, name)
+            if not _is_hidden(name) and not _is_unread(name) and file.is_file():
+                files[str(file.relative_to(folder))] = file
         if len(files) > _MOST_FILES:
-            raise OSError(f"{model} holds over {_MOST_FILES} files, so it is no model")
-    contents = [(str(it.relative_to(path)), file_content(it)) for it in files if it.is_file()]
-    return f"folder {hashlib.sha256(repr(sorted(contents)).encode()).hexdigest()}"
+            raise OSError(f"{folder} holds over {_MOST_FILES} files, so it is no model")
+    return files
+
+
+def files_content(files: Mapping[str, Path]) -> str:
+    """SHA-256 of files and of their names.
+
+    Raises:
+        OSError: one of them cannot be read.
+
+    """
+    contents = [(name, file_content(file), _blob(file)) for name, file in sorted(files.items())]
+    return hashlib.sha256(repr(contents).encode()).hexdigest()
+
+
+def _blob(file: Path) -> str | None:
+    """Return the digest of a whole large file, by which the cache of a hub names what it links."""
+    if not file.is_symlink() or file.stat().st_size <= _SMALL:
+        return None
+    target = file.resolve()
+    return target.name if target.parent.name == "blobs" else None
 
 
 def _is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__pycache__"
+
+
+def _is_unread(name: str) -> bool:
+    return name.upper().startswith(_DOCUMENTS) or name.lower().endswith(_UNREAD)

@@ -4,19 +4,20 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import transformers
 from vllm.platforms import current_platform
 
-from hybrid_blocks.offload import same_bytes
-from hybrid_blocks.offload.canonical import UnwritableError, Writer
+from hybrid_blocks.offload import model_files, same_bytes
+from hybrid_blocks.offload.canonical import Unknown, UnwritableError, Writer
 from hybrid_blocks.offload.environment import environment
-from hybrid_blocks.offload.fingerprint import model_content
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig, SpeculativeConfig, VllmConfig
+    from vllm.config import LoadConfig, ModelConfig, SpeculativeConfig, VllmConfig
 
 # Rotations that stay the same however long requests may be.
 _ROPES_OF_ANY_LENGTH: Final = (
@@ -34,37 +35,61 @@ _ANY_LENGTH_COUNTS: Final = (
 )
 _LLAMA_4: Final = ("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
 _LLAMA_4_IS_LONG: Final = 32768
-# Formats of files whose weights are read; others make them, some by the seed.
+# Formats whose weights are read from the model's files, or from those that their options name.
 _READ_FORMATS: Final = (
     *("auto", "hf", "safetensors", "pt", "npcache", "mistral", "fastsafetensors"),
     *("instanttensor", "runai_streamer", "runai_streamer_sharded", "sharded_state", "tensorizer"),
-    "gguf",
+    *("gguf", "bitsandbytes"),
 )
+# Fields of a configuration that name further models, as Ultravox has them.
+_TOWERS: Final = ("audio_model_id", "text_model_id")
 
 
-def model_digest(config: "VllmConfig") -> str:
-    """SHA-256 of what an engine computes with, the same in every process and on every machine.
+@dataclass(frozen=True)
+class Identity:
+    """``digest`` is SHA-256 of what an engine computes with.
+
+    ``unknown`` names what counts by its name alone, as no engine can know its content.
+    """
+
+    digest: str
+    unknown: tuple[str, ...] = ()
+
+
+def identity_of(config: "VllmConfig") -> Identity:
+    """Return the identity of an engine, the same in every process and on every machine.
 
     That is all of its configuration but the fields of ``same_bytes``: models with all overrides,
-    quantization and options, and what their files hold.
+    quantization and options, and what their files hold. Call it once the weights are loaded, as a
+    hub's files are there only then.
 
     Raises:
         UnwritableError: something in it has no text that is the same in every process.
 
     """
-    writer = Writer(same_bytes.left_out(), _INSTEAD)
+    drafts = config.speculative_config and config.speculative_config.draft_load_config
+    loads = [config.load_config, *([drafts] if drafts else [])]
+    caches = sorted({it.download_dir for it in loads} | {None}, key=str)
+    writer = Writer(same_bytes.left_out(), _instead(caches))
     model = config.model_config
+    is_read = all(it.load_format in _READ_FORMATS for it in loads)
+    has_processors = model.multimodal_config is not None
     parts = {
-        "config": writer.write(config, "vllm_config"),
-        "environment": writer.write(environment(), "environment"),
+        "config": config,
+        "environment": environment(),
         # What the same bits of a number of 8 bits mean differs between GPUs of one kind.
         "fp8": [str(current_platform.fp8_dtype()), current_platform.is_fp8_fnuz()],
-        "seed": None if config.load_config.load_format in _READ_FORMATS else model.seed,
-        # It resizes images.
-        "processors": transformers.__version__ if model.multimodal_config else None,
+        "seed": None if is_read else model.seed,
+        # It resizes images, and computes models that vLLM has no code of.
+        "transformers": transformers.__version__
+        if has_processors or model.using_transformers_backend()
+        else None,
+        "code": _code(model),
+        "plugins": model_files.plugins(),
+        "towers": _towers(model, caches),
     }
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    text = json.dumps({it: writer.write(part, it) for it, part in parts.items()}, sort_keys=True)
+    return Identity(hashlib.sha256(text.encode()).hexdigest(), tuple(writer.unknown))
 
 
 def machine() -> str | None:
@@ -76,22 +101,79 @@ def machine() -> str | None:
     return f"{platform.machine()} {capability}{' AMX' if has_amx else ''}"
 
 
-def _model(config: "ModelConfig") -> list[object]:
-    """The content of a local model, else its name and the commit of its files."""
-    content = _content(config.model, "model")
-    is_named = content == config.model
-    return [content, getattr(config.hf_config, "_commit_hash", None) if is_named else None]
+def _instead(caches: list[str | None]) -> Mapping[tuple[str, str], Callable[[Any], object]]:
+    """Return the rules for fields that are not written as they are."""
+
+    def model(config: "ModelConfig") -> object:
+        return _content(config.model, config.revision, caches)
+
+    def weights(config: "ModelConfig") -> object:
+        # vLLM binds the downloads of the model to a commit, not those of other weights.
+        return config.model_weights and _content(config.model_weights, None, caches)
+
+    def tokenizer(config: "ModelConfig") -> object:
+        """Tokens come before the keys, but processors and n-grams of a model read it too."""
+        has_engrams = getattr(config.hf_text_config, "engram_layer_ids", None)
+        if config.tokenizer == config.model or not (config.multimodal_config or has_engrams):
+            return None
+        return _content(config.tokenizer, config.tokenizer_revision, caches)
+
+    return {
+        ("ModelConfig", "model"): model,
+        ("ModelConfig", "model_weights"): weights,
+        ("ModelConfig", "tokenizer"): tokenizer,
+        ("ModelConfig", "max_model_len"): _length,
+        ("SpeculativeConfig", "model"): _drafter,
+        ("LoadConfig", "load_format"): _load_format,
+        ("LoadConfig", "model_loader_extra_config"): _loader_options,
+    }
 
 
-def _content(model: str | None, name: str) -> str | None:
+def _content(name: str, revision: str | None, caches: list[str | None]) -> object:
     try:
-        return model and model_content(model)
+        return model_files.content(name, revision, caches)
     except OSError as error:
         raise UnwritableError(f"{name} ({error})") from None
 
 
-def _drafter(config: "SpeculativeConfig") -> object:
-    return None if config.draft_model_config else _content(config.model, "the drafter")
+def _drafter(config: "SpeculativeConfig") -> str | None:
+    """Return a way to draft without weights; a drafter's model has a configuration of its own."""
+    return None if config.draft_model_config else config.model
+
+
+def _load_format(config: "LoadConfig") -> object:
+    name = config.load_format
+    return name if name in (*_READ_FORMATS, "dummy") else Unknown(f"weights by {name}")
+
+
+def _loader_options(config: "LoadConfig") -> object:
+    options = config.model_loader_extra_config
+    if not isinstance(options, Mapping):
+        return options
+    # Joined to the model's folder, an absolute pattern of shards leads out of it.
+    if Path(options.get("pattern") or "").is_absolute():
+        return Unknown(options["pattern"])
+    own = {**(options.get("tensorizer_config") or {}), **options}
+    if not own.get("tensorizer_uri") and not own.get("tensorizer_dir"):
+        return options
+    kept = {it: own[it] for it in own if not it.startswith(("tensorizer_", "s3_"))}
+    try:
+        return [kept, model_files.tensors(own)]
+    except OSError as error:
+        raise UnwritableError(f"model_loader_extra_config ({error})") from None
+
+
+def _code(config: "ModelConfig") -> list[Unknown]:
+    try:
+        return list(model_files.code(config))
+    except (OSError, ValueError) as error:
+        raise UnwritableError(f"the code of {config.model} ({error})") from None
+
+
+def _towers(config: "ModelConfig", caches: list[str | None]) -> list[object]:
+    """Return the content of further models that a model loads the weights of, at no commit."""
+    names = [getattr(config.hf_config, it, None) for it in _TOWERS]
+    return [_content(it, None, caches) for it in names if isinstance(it, str)]
 
 
 def _length(config: "ModelConfig") -> object:
@@ -138,11 +220,3 @@ def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
     if isinstance(value, list | tuple):
         for it in value:
             yield from _mappings(it)
-
-
-_INSTEAD: Final[Mapping[tuple[str, str], Callable[[Any], object]]] = {
-    ("ModelConfig", "model"): _model,
-    ("ModelConfig", "hf_config_path"): lambda it: _content(it.hf_config_path, "hf_config_path"),
-    ("ModelConfig", "max_model_len"): _length,
-    ("SpeculativeConfig", "model"): _drafter,
-}

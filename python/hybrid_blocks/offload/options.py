@@ -80,6 +80,11 @@ class Options:
     model_version: str = ""
     compress_states: str | None = None
 
+    @property
+    def has_tiers_below(self) -> bool:
+        """Whether chunks outlive the process, on a disk or as objects."""
+        return self.disk is not None or self.objects is not None
+
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> "Options":
         """Read ``kv_connector_extra_config``.

@@ -13,10 +13,12 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
         "effective_attention_block_size kv_cache_layout sliding_window",
         "AttentionConfig": "backend backend_per_kind",
         "DeviceConfig": "device device_type",
-        "ModelConfig": "hf_text_config hf_overrides seed spec_target_max_model_len",
+        # A commit or the content of files stands for a revision, the configuration for its path.
+        "ModelConfig": "hf_text_config hf_overrides seed spec_target_max_model_len revision "
+        "hf_config_path",
         "ModelArchitectureConfig": "derived_max_model_len_and_key",
         "SpeculativeConfig": "attention_backend target_model_config target_parallel_config "
-        "draft_parallel_config max_model_len",
+        "draft_parallel_config max_model_len revision",
         # Made of the model's files, its configuration and its quantization.
         "VllmConfig": "quant_config",
     },
@@ -27,7 +29,7 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
         "ModelConfig": "enable_prompt_embeds",
     },
     "tokens and media come before the keys": {
-        "ModelConfig": "tokenizer tokenizer_revision skip_tokenizer_init renderer_num_workers "
+        "ModelConfig": "tokenizer_revision skip_tokenizer_init renderer_num_workers "
         "io_processor_plugin served_model_name hf_token allowed_local_media_path "
         "allowed_media_domains",
         "MultiModalConfig": "interleave_mm_strings limit_per_prompt mm_tensor_ipc "
@@ -151,7 +153,7 @@ LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
         "LoadConfig": "download_dir safetensors_load_strategy safetensors_prefetch_num_threads "
         "safetensors_prefetch_block_size device use_tqdm_on_load pt_load_map_location",
         "MultiModalConfig": "mm_encoder_fp8_scale_save_path mm_encoder_fp8_scale_save_margin",
-        # After weights were changed, disk and objects are not used.
+        # After new weights a reset begins an epoch.
         "WeightTransferConfig": "backend",
     },
     "places, figures and logs": {

@@ -21,10 +21,11 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.offload import release
+from hybrid_blocks.offload.adapters import hold_content
 from hybrid_blocks.offload.canonical import UnwritableError
 from hybrid_blocks.offload.codec import Codec
 from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
-from hybrid_blocks.offload.identity import machine, model_digest
+from hybrid_blocks.offload.identity import identity_of, machine
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
@@ -43,13 +44,15 @@ _OBJECT_PATIENCE: Final = 40.0
 
 
 _UNWRITABLE: Final = "unwritable"
+_UNKNOWN: Final = "unknown"
 
 
 def _digest(config: VllmConfig) -> dict[str, str]:
     try:
-        return {"model_digest": model_digest(config)}
+        identity = identity_of(config)
     except UnwritableError as error:
         return {_UNWRITABLE: str(error)}
+    return {"model_digest": identity.digest, _UNKNOWN: ", ".join(identity.unknown)}
 
 
 class HybridOffloadingSpec(OffloadingSpec):
@@ -97,6 +100,8 @@ class HybridOffloadingSpec(OffloadingSpec):
     def get_manager(self) -> OffloadingManager:
         """Make the manager; the workers have made the region by now."""
         if self._manager is None:
+            if self._options.has_tiers_below and not self._options.model_version:
+                hold_content()
             region = Region.join(
                 self.config.engine_id,
                 self._options.host_bytes,
@@ -147,7 +152,7 @@ class HybridOffloadingSpec(OffloadingSpec):
                     "backends": self._backends(),
                     "platform": current_platform.device_type,
                     "machine": machine(),
-                    **_digest(config),
+                    **(_digest(config) if self._options.has_tiers_below else {}),
                 },
                 structures=[
                     structure_of(config, group.layer_names, refs, group.tokens_per_block, layout)
@@ -178,13 +183,22 @@ class HybridOffloadingSpec(OffloadingSpec):
         """Open the tiers below host memory for chunks of an epoch, which a reset begins."""
         below = TiersBelow()
         options = self._options
-        if options.disk is None and options.objects is None:
+        if not options.has_tiers_below:
             return below
         if unwritable := header.layout.get(_UNWRITABLE):
             logger.warning(
                 "Disk and objects are off: %s cannot be written down, so chunks could pass for "
                 "those of another configuration. Requests go on with host memory.",
                 unwritable,
+            )
+            return below
+        if (unknown := header.layout[_UNKNOWN]) and not options.model_version:
+            logger.warning(
+                "Disk and objects are off: no engine can know the content of %s, so chunks could "
+                "pass for those of another version. Set model_version to a text that you change "
+                "with the content, or name local files or a commit's full hash. Requests go on "
+                "with host memory.",
+                unknown,
             )
             return below
         codec = Codec(groups)
