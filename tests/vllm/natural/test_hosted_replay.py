@@ -199,7 +199,7 @@ def served_hits(trace: Trace, model: str) -> int:
 
 def replayed_hits(trace: Trace, model: str, host_bytes: int) -> int:
     cache = cache_of(model, trace)
-    options = Variant(host_bytes=host_bytes).options(trace, cache, CONFIG)
+    options = Variant(host_bytes=host_bytes).options(trace, cache)
     manager = make_hosted(cache, CONFIG, options)
     engine = HostedEngine(trace, manager, cache, CONFIG)
     engine.run()
