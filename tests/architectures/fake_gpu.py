@@ -1,4 +1,7 @@
-"""A graphics card that is not there: vLLM builds a model as on one, and no tensor has memory."""
+"""A graphics card that is not there: vLLM builds a model as on one, and no tensor has memory.
+
+The card is an H100, or another one of `CARDS`.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -20,23 +23,47 @@ from vllm import platforms
 from vllm.platforms.cuda import CudaPlatformBase
 from vllm.platforms.interface import DeviceCapability
 
-MEMORY = 80 * 2**30
+GIB = 2**30
+
+CARDS = {
+    "A100-80GB": {"name": "NVIDIA A100-SXM4-80GB", "major": 8, "minor": 0, "sms": 108, "gib": 80},
+    "L40S": {"name": "NVIDIA L40S", "major": 8, "minor": 9, "sms": 142, "gib": 45},
+    "H100-80GB": {"name": "NVIDIA H100 80GB HBM3", "major": 9, "minor": 0, "sms": 132, "gib": 80},
+    "B200": {"name": "NVIDIA B200", "major": 10, "minor": 0, "sms": 148, "gib": 178},
+    "RTX-PRO-6000": {
+        "name": "NVIDIA RTX PRO 6000 Blackwell",
+        "major": 12,
+        "minor": 0,
+        "sms": 188,
+        "gib": 95,
+    },
+}
+"""Cards under the names of ``plan --gpu``."""
+
+PROPERTIES = SimpleNamespace(
+    shared_memory_per_block_optin=232_448,
+    shared_memory_per_multiprocessor=233_472,
+    max_threads_per_multi_processor=2048,
+    warp_size=32,
+    L2_cache_size=50 * 2**20,
+    gcnArchName="",
+)
 
 
-class Hopper(CudaPlatformBase):
-    """Answers as an H100 would, and asks no driver."""
+class Card(CudaPlatformBase):
+    """Answers as a card would, and asks no driver."""
 
     @classmethod
     def get_device_capability(cls, device_id: int = 0) -> DeviceCapability:  # noqa: ARG003
-        return DeviceCapability(9, 0)
+        return DeviceCapability(PROPERTIES.major, PROPERTIES.minor)
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:  # noqa: ARG003
-        return "NVIDIA H100 80GB HBM3"
+        return str(PROPERTIES.name)
 
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:  # noqa: ARG003
-        return MEMORY
+        return int(PROPERTIES.total_memory)
 
     @classmethod
     def get_device_uuid(cls, device_id: int = 0) -> str:
@@ -48,11 +75,11 @@ class Hopper(CudaPlatformBase):
 
     @classmethod
     def device_count(cls) -> int:
-        return 1
+        return 8
 
     @classmethod
     def num_compute_units(cls, device_id: int = 0) -> int:  # noqa: ARG003
-        return 132
+        return int(PROPERTIES.multi_processor_count)
 
     @classmethod
     def is_integrated_gpu(cls, device_id: int = 0) -> bool:  # noqa: ARG003
@@ -71,44 +98,29 @@ class Hopper(CudaPlatformBase):
         return False
 
 
-class OneRank:
-    """A group of one: all that a model asks of its groups while it is built."""
+class FirstRank:
+    """The first rank of a group: all that a model asks of its groups while it is built."""
 
-    world_size = 1
     rank_in_group = local_rank = first_rank = last_rank = 0
-    ranks = (0,)
     is_first_rank = is_last_rank = True
     device = torch.device("meta")
     device_communicator = mq_broadcaster = None
     use_device_communicator = use_custom_op_call = False
     unique_name = "one"
 
-    def __init__(self) -> None:
+    def __init__(self, world_size: int = 1) -> None:
+        self.world_size = world_size
+        self.ranks = tuple(range(world_size))
         self.cpu_group = self.device_group = self
 
     def rank(self) -> int:
         return 0
 
     def size(self) -> int:
-        return 1
+        return self.world_size
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
-
-
-PROPERTIES = SimpleNamespace(
-    name="NVIDIA H100 80GB HBM3",
-    major=9,
-    minor=0,
-    total_memory=MEMORY,
-    multi_processor_count=132,
-    shared_memory_per_block_optin=232_448,
-    shared_memory_per_multiprocessor=233_472,
-    max_threads_per_multi_processor=2048,
-    warp_size=32,
-    L2_cache_size=50 * 2**20,
-    gcnArchName="",
-)
 
 
 _known_operator = _OpNamespace.__getattr__
@@ -129,7 +141,7 @@ class Driver(Stream):
 
     @staticmethod
     def get_current_target() -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+        return GPUTarget("cuda", 10 * PROPERTIES.major + PROPERTIES.minor, 32)
 
     @staticmethod
     def get_current_device() -> int:
@@ -140,9 +152,17 @@ class Driver(Stream):
         return torch.device("meta")
 
 
-def pose() -> None:
-    """Make this process's vLLM see the card; before any model is imported."""
-    platforms.current_platform = Hopper()
+def pose(card_name: str = "H100-80GB") -> None:
+    """Make this process's vLLM see a card; before any model is imported."""
+    card: dict[str, Any] = CARDS[card_name]
+    vars(PROPERTIES).update(
+        name=card["name"],
+        major=card["major"],
+        minor=card["minor"],
+        multi_processor_count=card["sms"],
+        total_memory=card["gib"] * GIB,
+    )
+    platforms.current_platform = Card()
     from vllm import _custom_ops  # noqa: PLC0415 - asks for the platform
 
     for name in dir(_custom_ops):
@@ -204,20 +224,23 @@ def _is_cuda(value: Any) -> bool:
 
 
 @contextmanager
-def no_device() -> Iterator[None]:
-    """Answer torch's questions about the card, and make tensors without memory."""
+def no_device(tp: int = 1) -> Iterator[None]:
+    """Answer torch's questions about the card, and make tensors without memory.
+
+    The model is that of the first of ``tp`` ranks.
+    """
     from vllm.distributed import parallel_state  # noqa: PLC0415 - after `pose`
 
     groups = ("_WORLD", "_INNER_DP_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB")
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
-        "device_count": lambda: 1,
+        "device_count": lambda: 8,
         "current_device": lambda: 0,
         "get_device_properties": lambda *_: PROPERTIES,
-        "get_device_capability": lambda *_: (9, 0),
+        "get_device_capability": lambda *_: (PROPERTIES.major, PROPERTIES.minor),
         "get_device_name": lambda *_: PROPERTIES.name,
-        "mem_get_info": lambda *_: (MEMORY, MEMORY),
+        "mem_get_info": lambda *_: (PROPERTIES.total_memory,) * 2,
         "Stream": Stream,
         "Event": Stream,
         "current_stream": Stream,
@@ -229,7 +252,8 @@ def no_device() -> Iterator[None]:
     }
     with ExitStack() as stack:
         for name in (*groups, "_PCP"):
-            stack.enter_context(patch.object(parallel_state, name, OneRank()))
+            size = tp if name == "_TP" else 1
+            stack.enter_context(patch.object(parallel_state, name, FirstRank(size)))
         for name, answer in answers.items():
             stack.enter_context(patch.object(torch.cuda, name, answer))
         stack.enter_context(patch.object(_OpNamespace, "__getattr__", _operator))

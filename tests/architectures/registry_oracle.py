@@ -2,7 +2,11 @@
 
 import json
 import os
+import select
+import signal
 import tempfile
+import time
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +48,10 @@ OTHER_CLASS = ("molmo2",)
 """Types that vLLM's code reads by the fields of the publisher's class, not of transformers'."""
 
 
+SECONDS = 300
+"""A model that takes longer is given up."""
+
+
 class Fields(dict[str, Any]):
     """An object of a configuration whose fields are attributes."""
 
@@ -72,10 +80,10 @@ def inspect_in_this_process() -> list[str]:
     return causes
 
 
-def specs(folder: Path, backend: str | None, *, head: bool) -> dict[str, Any]:
-    """Return the specs of all layers of the model whose ``config.json`` lies in ``folder``.
+def build(folder: Path, tp: int = 1, **options: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Build the model whose ``config.json`` lies in ``folder``, and its drafter.
 
-    With ``head`` they are those of its head for multi-token prediction alone.
+    Return the engine's configuration, the specs of all layers, and the fields of the model.
     """
     from vllm.config import set_current_vllm_config  # noqa: PLC0415 - after `fake_gpu.pose`
     from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
@@ -89,28 +97,40 @@ def specs(folder: Path, backend: str | None, *, head: bool) -> dict[str, Any]:
         enforce_eager=True,
         language_model_only=True,
         config_format="hf",
-        attention_backend=backend,  # type: ignore[arg-type]
-        speculative_config={"method": "mtp", "num_speculative_tokens": 1} if head else None,
+        tensor_parallel_size=tp,
+        **options,
     )
-    with fake_gpu.no_device():
-        config = arguments.create_engine_config()
-        model_config = config.model_config
-        fields = written(model_config.hf_config.to_dict())  # a model may change them
-        with set_default_torch_dtype(model_config.dtype), set_current_vllm_config(config):  # type: ignore[arg-type]
+    with fake_gpu.no_device(tp):
+        config: Any = arguments.create_engine_config()
+        fields = written(config.model_config.hf_config.to_dict())  # a model may change them
+        drafts = config.speculative_config
+        with set_default_torch_dtype(config.model_config.dtype), set_current_vllm_config(config):
             initialize_model(config)
-            fake_gpu.Hopper.update_block_size_for_backend(config)
+            if drafts is not None and drafts.method == "mtp":
+                initialize_model(config, model_config=drafts.draft_model_config)
+            fake_gpu.Card.update_block_size_for_backend(config)
             layers = get_kv_cache_spec(config)
-            if config.speculative_config is not None:
-                draft = config.speculative_config.draft_model_config
-                initialize_model(vllm_config=config, model_config=draft)
-                both = get_kv_cache_spec(config)
-                of_head = {name: spec for name, spec in both.items() if name not in layers}
-                return {"class": draft.architectures[0], **_described(of_head)}
     if not layers:
         raise RuntimeError("no layer keeps a cache")
+    return config, layers, fields
+
+
+def specs(folder: Path, backend: str | None, *, head: bool) -> dict[str, Any]:
+    """Return the specs of all layers of the model whose ``config.json`` lies in ``folder``.
+
+    With ``head`` they are those of its head for multi-token prediction alone.
+    """
+    if head:
+        _, own, _ = build(folder, attention_backend=backend)
+        drafts = {"method": "mtp", "num_speculative_tokens": 1}
+        config, both, _ = build(folder, attention_backend=backend, speculative_config=drafts)
+        of_head = {name: spec for name, spec in both.items() if name not in own}
+        drafter = config.speculative_config.draft_model_config
+        return {"class": drafter.architectures[0], **_described(of_head)}
+    config, layers, fields = build(folder, attention_backend=backend)
     return {
-        "dtype": _dtype(model_config.dtype),  # type: ignore[arg-type]
-        "max_model_len": model_config.max_model_len,
+        "dtype": _dtype(config.model_config.dtype),
+        "max_model_len": config.model_config.max_model_len,
         "written": fields,
         "block_size": config.cache_config.block_size,
         **_described(layers),
@@ -229,3 +249,35 @@ def register(fields: dict[str, Any]) -> None:
     if not known(own) or own in OTHER_CLASS:
         Published.model_type = own
         AutoConfig.register(own, Published, exist_ok=True)
+
+
+def in_child(function: Any, causes: list[str]) -> dict[str, Any]:
+    """Call ``function`` in a fork of this process; its answer, or the error that it ended with."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        try:
+            answer = function()
+        except BaseException as error:  # noqa: BLE001 - the row says what it was
+            if "TRACE" in os.environ:
+                traceback.print_exc()
+            answer = {"error": causes[-1] if causes else f"{type(error).__name__}: {error}"[:300]}
+        with os.fdopen(write, "w") as pipe:
+            pipe.write(json.dumps(answer, default=str))
+        os._exit(0)
+    os.close(write)
+    data, deadline = b"", time.monotonic() + SECONDS
+    while select.select([read], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        part = os.read(read, 65536)
+        if not part:
+            break
+        data += part
+    else:
+        os.kill(child, signal.SIGKILL)
+        data = json.dumps({"error": f"not built in {SECONDS} s"}).encode()
+    os.close(read)
+    _, status = os.waitpid(child, 0)
+    said: dict[str, Any] = json.loads(data) if data else {"error": f"ended with status {status}"}
+    return said

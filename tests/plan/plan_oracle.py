@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import vllm
 import vllm_planning
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
@@ -26,7 +27,10 @@ from hybrid_blocks.model.layer import (
 )
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.geometry.pipeline import stages
+from hybrid_blocks.plan.vllm import prefill_checkpoint
+from hybrid_blocks.vllm.support import ordered, release_of
 from vllm.config import VllmConfig
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.model_executor.layers.mamba.mamba_utils import (
     MambaStateDtypeCalculator,
     MambaStateShapeCalculator,
@@ -37,6 +41,7 @@ from vllm.utils.math_utils import round_up
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
 from vllm.v1 import kv_cache_interface
 from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -51,6 +56,9 @@ from vllm.v1.kv_cache_interface import (
 Shapes = tuple[tuple[int, ...], ...]
 Dtypes = tuple[torch.dtype, ...]
 
+
+RELEASE: Any = ordered(str(release_of(vllm.__version__)))
+"""The installed vLLM, which a deployment names."""
 
 INDEX = ".index"
 """Ends the name of an index's cache, which the plan counts with its layer."""
@@ -67,8 +75,13 @@ class Oracle:
             deployment.in_flight_tokens > deployment.max_num_batched_tokens
         )
         assert self.config.max_in_flight_tokens == deployment.in_flight_tokens
-        self.block_tokens = self._block_size()
         layers = model.active_layers(deployment.num_speculative_tokens)
+        self.config.compilation_config.static_forward_context = {
+            _name(layer): StateLayer(layer.cache, self)
+            for layer in layers
+            if isinstance(layer.cache, State)
+        }
+        self.block_tokens = self._block_size()
         workers = [
             {_name(layer): self._spec(layer) for layer in stage} | self._sparse(stage)
             for stage in stages(model, layers, deployment.pp, deployment.pp_partition)
@@ -159,17 +172,10 @@ class Oracle:
     def _spec(self, layer: Layer) -> KVCacheSpec:
         cache = layer.cache
         if isinstance(cache, State):
-            shapes, dtypes = self.state(cache)
-            cache_config = self.config.cache_config
-            align = self.deployment.mamba_cache_mode == "align"
-            return MambaSpec(
-                block_size=self.block_tokens if align else self.config.model_config.max_model_len,
-                shapes=shapes,
-                dtypes=dtypes,
-                page_size_padded=cache_config.mamba_page_size_padded,
-                mamba_cache_mode=self.deployment.mamba_cache_mode,
-                num_speculative_blocks=self.deployment.num_speculative_tokens,
-            )
+            held: Any = self.config.compilation_config.static_forward_context[_name(layer)]
+            spec = held.get_kv_cache_spec(self.config)
+            assert isinstance(spec, MambaSpec)
+            return replace(spec, num_speculative_blocks=self.deployment.num_speculative_tokens)
         return self.attention_spec(cache, self.block_tokens)
 
     def _sparse(self, stage: tuple[Layer, ...]) -> dict[str, KVCacheSpec]:
@@ -225,6 +231,46 @@ class Oracle:
         return FullAttentionSpec(**common)
 
 
+class StateLayer(MambaBase):
+    """A recurrent layer: vLLM's own base class, over shapes and formats of a model.
+
+    Layers that write states from inside a forward report it as vLLM's do: those of GDN keep to the
+    grid of the prefix cache.
+    """
+
+    is_draft_layer = False
+
+    def __init__(self, cache: State, oracle: Oracle) -> None:
+        self.shapes, self.dtypes = oracle.state(cache)
+        self.keeps_to_grid = isinstance(cache, GatedDeltaNet)
+        self.alignment = prefill_checkpoint.alignment(oracle.model, oracle.deployment)
+        is_linear = isinstance(cache, LightningAttention)
+        names = MambaAttentionBackendEnum
+        self._mamba_type = names.LINEAR if is_linear else names.MAMBA2
+
+    @property
+    def mamba_type(self) -> MambaAttentionBackendEnum:
+        return self._mamba_type
+
+    def get_state_shape(self) -> Any:
+        return self.shapes
+
+    def get_state_dtype(self) -> Any:
+        return self.dtypes
+
+    def get_prefill_checkpoint_alignment(self) -> int | None:
+        return self.alignment if self.keeps_to_grid else None
+
+    def get_kv_cache_spec(self, vllm_config: VllmConfig) -> KVCacheSpec | None:
+        spec = super().get_kv_cache_spec(vllm_config)
+        if self.alignment is None or not isinstance(spec, MambaSpec):
+            return spec
+        alignment = spec.block_size if self.keeps_to_grid else self.alignment
+        return replace(
+            spec, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=alignment
+        )
+
+
 class _Backend:
     """Stands for CUDA's attention backends, whose kernels take multiples of 16 tokens."""
 
@@ -267,6 +313,7 @@ def _vllm_config(model: Model, deployment: Deployment) -> VllmConfig:
     config.cache_config.cache_dtype = deployment.kv_cache_dtype
     config.cache_config.mamba_cache_mode = deployment.mamba_cache_mode
     config.cache_config.block_size = 16
+    config.cache_config.mamba_block_size = deployment.length(model)
     config.scheduler_config.max_num_batched_tokens = deployment.max_num_batched_tokens
     config.scheduler_config.async_scheduling = False
     attention = next(layer.cache for layer in model.layers if not isinstance(layer.cache, State))

@@ -6,7 +6,7 @@ import re
 import estimate_error
 import pytest
 from hybrid_blocks.cli import app
-from hybrid_blocks.plan.memory.card import GIB, SOLD, parse_cards
+from hybrid_blocks.plan.memory.card import CARDS, SOLD, parse_cards
 from typer.testing import CliRunner
 
 
@@ -80,7 +80,7 @@ def test_the_ending_of_a_name_tells_the_format_without_a_command_too() -> None:
 def test_cards_are_known_by_several_names(text: str, name: str, count: int | None) -> None:
     cards = parse_cards(text)
     assert (cards.name, cards.count) == (name, count)
-    assert cards.total_bytes == int(GIB[name] * 2**30)
+    assert cards.total_bytes == CARDS[name].total_bytes
 
 
 def test_a_card_may_be_given_by_its_size() -> None:
@@ -90,8 +90,8 @@ def test_a_card_may_be_given_by_its_size() -> None:
 def test_gb_are_what_cards_are_sold_with() -> None:
     for gigabytes, names in SOLD.items():
         cards = parse_cards(f"2x{gigabytes}GB")
-        assert cards.total_bytes == int(min(GIB[name] for name in names) * 2**30)
-    assert {name for names in SOLD.values() for name in names} == set(GIB)
+        assert cards.total_bytes == min(CARDS[name].total_bytes for name in names)
+    assert {name for names in SOLD.values() for name in names} == set(CARDS)
     assert parse_cards("50GB").total_bytes == 50 * 10**9
     assert parse_cards("80GiB").note is None
 
@@ -111,7 +111,21 @@ def test_a_note_says_how_gb_are_read(gpu: str, told: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("Qwen3.5-27B", "--gpu", "H100", "--memory", "24GiB"), "leave one out"),
+        (("Qwen3.5-27B", "--gpu", "2xH100", "--tp", "4", "--memory", "9GiB"), "make 4 ranks"),
+        (
+            *(
+                (
+                    "Qwen3.5-27B",
+                    "--gpu",
+                    "H100",
+                    "--memory",
+                    "24GiB",
+                    "--gpu-memory-utilization",
+                    "0.9",
+                ),
+            ),
+            "beside --memory",
+        ),
         (("Qwen3.5-27B", "--gpu", "H1000"), "no such card"),
         (("Qwen3.5-27B", "--gpu", "0xH100"), "write a card such as"),
         (("Qwen3.5-27B", "--gpu", "2xH100", "--tp", "4"), "make 4 ranks"),
@@ -119,7 +133,6 @@ def test_a_note_says_how_gb_are_read(gpu: str, told: str) -> None:
         (("Kimi-K3", "--gpu", "8xB200"), "number of parameters of Kimi-K3 is not known"),
         (("Qwen3.5-27B", "--memory", "9GiB", "--gpu-memory-utilization", "0.9"), "without --gpu"),
         (("Qwen3.5-27B", "--gpu", "H100", "--gpu-memory-utilization", "1.5"), "at most 1"),
-        (("--gpu", "H100", "--log", "-"), "beside --log"),
     ],
 )
 def test_a_mistake_is_named(arguments: tuple[str, ...], told: str) -> None:

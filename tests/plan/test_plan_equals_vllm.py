@@ -1,11 +1,12 @@
 """The plan of a built-in model equals what vLLM's own planning code makes of its layers."""
 
+import msgspec
 import pytest
 from hybrid_blocks.model import Model, PlanError, from_config, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment, plan_vllm
 from hybrid_blocks.read.log_lines import read_lines
-from plan_oracle import INDEX, Oracle
+from plan_oracle import INDEX, RELEASE, Oracle
 from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
 from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.core import kv_cache_planning
@@ -38,6 +39,8 @@ DEPLOYMENTS = {
     "one batch": Deployment(max_model_len=8192, in_flight_batches=1),
     "pp2": Deployment(max_model_len=8192, pp=2, num_speculative_tokens=1, in_flight_batches=2),
     "pp3": Deployment(max_model_len=8192, pp=3, in_flight_batches=2),
+    "blackwell": Deployment(max_model_len=8192, card="B200", num_speculative_tokens=1),
+    "ada": Deployment(max_model_len=8192, card="L40S"),
 }
 
 
@@ -65,6 +68,7 @@ def test_the_plan_of_sparse_latents_equals_vllms_own(deployment: str) -> None:
 
 
 def _compare(model: Model, options: Deployment) -> None:
+    options = msgspec.structs.replace(options, release=RELEASE)
     plan = plan_vllm(model, MEMORY, options)
     oracle = Oracle(model, options, MEMORY)
     assert plan.block_tokens == oracle.block_tokens

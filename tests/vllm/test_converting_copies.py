@@ -20,8 +20,9 @@ from hybrid_blocks.vllm.level import CHECKPOINTS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from natural.arena import Arena
-from natural.engine import Engine, StateLayer, installed
+from natural.engine import Engine, installed
 from natural.test_copies import FULL, LATENT, SLABS, STATE
+from plan_oracle import StateLayer
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 
 # In a tuple, as the plugin replaces what modules name.

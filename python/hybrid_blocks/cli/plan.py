@@ -45,7 +45,8 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         str | None, typer.Option(help="Free KV memory of each GPU, for example 13.61GiB.")
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="Estimate it: 2xH100-80GB, H200, 48GiB ...")
+        str | None,
+        typer.Option(help="Cards that vLLM runs on: 2xH100-80GB, H200 ...; estimates --memory."),
     ] = None,
     gpu_memory_utilization: Annotated[
         float | None, typer.Option(help="Share of each card of --gpu; 0.92 as in vLLM.")
@@ -131,7 +132,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             if gpu is None:
                 case = Case(chosen, _memory(memory), deployment, None)
             else:
-                case = case_of_gpu(gpu, chosen, deployment, gpu_memory_utilization, given)
+                case = case_of_gpu(gpu, memory, (chosen, deployment), gpu_memory_utilization, given)
         if why_figure is not None:
             _print_why(why_figure, case, lengths, given)
             return

@@ -9,9 +9,9 @@ from hybrid_blocks.cli.given import Given
 from hybrid_blocks.cli.values import each_once
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.memory import Gpu, memory_of_gpu, parse_cards
+from hybrid_blocks.plan.memory import Gpu, memory_of_gpu, on_cards, parse_cards
 from hybrid_blocks.plan.report.verdict import typical_lengths
-from hybrid_blocks.units import parse_tokens
+from hybrid_blocks.units import parse_memory, parse_tokens
 
 
 class Case(NamedTuple):
@@ -24,34 +24,42 @@ class Case(NamedTuple):
 
 
 def case_of_gpu(
-    gpu: str, model: Model, deployment: Deployment, utilization: float | None, given: Given
+    gpu: str,
+    memory: str | None,
+    planned: tuple[Model, Deployment],
+    utilization: float | None,
+    given: Given,
 ) -> Case:
-    """Estimate the memory of ``--gpu``. Where no option splits the model, all cards share it.
+    """Plan for the cards of ``--gpu``, and estimate their memory where it is not given.
+
+    Where no option splits the model, all cards share it.
 
     Raises:
-        PlanError: as `memory_of_gpu`.
+        PlanError: as `parse_cards`, `on_cards` and `memory_of_gpu`.
 
     """
+    cards, (model, deployment) = parse_cards(gpu), planned
     if "tp" not in given and "pp" not in given:
-        deployment = msgspec.structs.replace(deployment, tp=parse_cards(gpu).count or 1)
-    chosen, memory_bytes, card = memory_of_gpu(gpu, model, deployment, utilization)
+        deployment = msgspec.structs.replace(deployment, tp=cards.count or 1)
+    deployment = on_cards(deployment, cards)
+    if memory is not None:
+        return Case(model, parse_memory(memory), deployment, None)
+    chosen, memory_bytes, card = memory_of_gpu(cards, model, deployment, utilization)
     return Case(chosen, memory_bytes, deployment, card)
 
 
 def check_gpu(memory: str | None, gpu: str | None, given: Given) -> None:
-    """Refuse two sources of one memory, and a share of no card.
+    """Refuse a share of cards whose memory is not estimated.
 
     Raises:
-        PlanError: both are given.
-        InvalidArgumentError: ``--gpu-memory-utilization`` without ``--gpu``.
+        InvalidArgumentError: ``--gpu-memory-utilization`` without ``--gpu``, or with ``--memory``.
 
     """
     if gpu is None:
         given.refuse("gpu_memory_utilization", why="without --gpu says nothing; leave it out")
     elif memory is not None:
-        raise PlanError(
-            f"--memory {memory} beside --gpu {gpu}: --memory is what is free, --gpu estimates it; "
-            "leave one out"
+        given.refuse(
+            "gpu_memory_utilization", why="beside --memory, which is what is free; leave it out"
         )
 
 

@@ -20,6 +20,7 @@ from hybrid_blocks.cli.pasted import refuse_pasted
 from hybrid_blocks.inputs import PIECE_BYTES, UNPACK_ERRORS, numbered_lines, unpack
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.memory import parse_cards
 from hybrid_blocks.plan.report.tables import render
 from hybrid_blocks.read.command import partition_of
 from hybrid_blocks.read.log_lines import Logged, read_lines
@@ -69,13 +70,14 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
             "html",
             "layers",
             "why_figure",
-            "gpu",
             "speculative",
         ),
         why="beside --log, which prints one plan of the log's own memory; leave it out",
     )
     refuse_pasted(context, "beside --log: both give an engine's options")
     fields = {name: context.params[name] for name in Deployment.__struct_fields__ if name in given}
+    if "gpu" in given:
+        fields["card"] = parse_cards(context.params["gpu"]).kind
     if "max_model_len" in fields:
         fields["max_model_len"] = parse_tokens(fields["max_model_len"])
     # vLLM logs the number of stages, but not which layers each one has.

@@ -11,7 +11,7 @@ from hybrid_blocks.cli.plan_case import Case
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry import capacity, plan_natural
-from hybrid_blocks.plan.memory import memory_of_gpu
+from hybrid_blocks.plan.memory import memory_of_gpu, on_cards, parse_cards
 from hybrid_blocks.plan.vllm import plan_vllm
 from hybrid_blocks.read.command import read_command
 from hybrid_blocks.units import parse_memory
@@ -43,11 +43,6 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
     command = read_command(words, source)
     append(context, command.shown)
     memory_bytes = command.memory_bytes
-    if gpu is not None and memory_bytes is not None:
-        raise PlanError(
-            f"--gpu {gpu} beside --kv-cache-memory-bytes {memory_bytes}: the command says what is "
-            "free; leave --gpu out"
-        )
     if memory is not None and memory_bytes is not None:
         raise PlanError(
             f"--memory {memory} beside --kv-cache-memory-bytes {memory_bytes}: both are the memory "
@@ -55,17 +50,19 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
         )
     if memory is not None:
         memory_bytes = parse_memory(memory)
-    model, card = command.model, None
-    if memory_bytes is None and gpu is not None:
+    model, deployment, card = command.model, command.deployment, None
+    cards = None if gpu is None else parse_cards(gpu)
+    if cards is not None:
+        deployment = on_cards(deployment, cards)
+    if memory_bytes is None and cards is not None:
         utilization = command.options.get("gpu_memory_utilization")
-        model, memory_bytes, card = memory_of_gpu(gpu, model, command.deployment, utilization)
+        model, memory_bytes, card = memory_of_gpu(cards, model, deployment, utilization)
     if memory_bytes is None:
         raise PlanError(
             "the command does not say how much memory is free: give --memory before --, the "
             "'Available KV cache memory' of vLLM's log, for example --memory 24GiB; or the cards, "
             "for example --gpu 2xH100-80GB, for an estimate"
         )
-    deployment = command.deployment
     if command.fits:
         model, deployment = _fitted(model, memory_bytes, deployment)
     return Case(model, memory_bytes, deployment, card)

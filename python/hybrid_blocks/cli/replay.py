@@ -18,6 +18,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.deployment import MOST
+from hybrid_blocks.plan.memory import parse_cards
 from hybrid_blocks.replay import Cache, EngineConfig, ManagerName
 from hybrid_blocks.trace import AUTO, FORMATS, WORKLOADS, OnError, Trace
 
@@ -46,6 +47,9 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         str, typer.Option(help="Model that plans the cache: a name or a config.json.")
     ] = DEFAULT_MODEL,
     memory: Annotated[str, typer.Option(help="Memory for the cache of each GPU.")] = DEFAULT_MEMORY,
+    gpu: Annotated[
+        str | None, typer.Option(help="Card that vLLM's manager is planned for; an H100.")
+    ] = None,
     num_blocks: Annotated[
         str | None,
         typer.Option(
@@ -188,6 +192,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             in_flight_batches=1,
+            card=None if gpu is None else parse_cards(gpu).kind,
         )
         cache = None
         if num_blocks is None:

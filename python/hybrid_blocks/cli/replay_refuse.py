@@ -55,7 +55,7 @@ def _check_memory(given: Given) -> None:
     if "num_blocks" in given:
         given.refuse(
             *("model", "memory", "tp", "kv_cache_dtype", "num_speculative_tokens", "speculative"),
-            "share",
+            *("share", "gpu"),
             why="beside --num-blocks, which stands for a model and its memory; leave one out",
         )
     if "share" in given:
@@ -66,7 +66,7 @@ def _check_memory(given: Given) -> None:
 def _check_managers(given: Given, managers: Sequence[ManagerName]) -> None:
     """Refuse options of a manager that does not run."""
     if ManagerName.VLLM not in managers:
-        given.refuse("retention", why="without --manager vllm, the only one that it is for")
+        given.refuse("retention", "gpu", why="without --manager vllm, the only one that it is for")
     if ManagerName.RUST not in managers:
         given.refuse(
             *("placement", "checkpoint_every", "signal", "host"),

@@ -16,6 +16,9 @@ MAX_DRAFT_TOKENS: Final = 128
 MOST: Final = 2**31 - 1
 """The largest count that vLLM's tensors hold."""
 
+RELEASE: Final = (0, 33)
+"""vLLM's release that is planned."""
+
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one deployment.
@@ -26,6 +29,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     one for each stage. ``pp_partition`` counts the layers of each stage, None as vLLM deals them.
     ``checkpoint_format`` is that of kept states at level ``natural``. ``level_refusal`` is an
     option that changes no size but keeps vLLM from running at that level, such as a KV connector.
+
+    ``card`` is one of those of ``--gpu``, or ``CPU``; vLLM chooses its kernels by it. None is a
+    card whose kernels write no state from inside a forward. ``release`` is vLLM's: earlier ones
+    size blocks in other ways.
     """
 
     tp: int = 1
@@ -38,6 +45,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     num_speculative_tokens: int = 0
     mamba_cache_mode: Literal["none", "align"] = "align"
     block_size: int | None = None
+    gdn_prefill_backend: str = "auto"
+    kda_prefill_backend: str = "auto"
+    card: str | None = None
+    release: tuple[int, int] = RELEASE
     in_flight_batches: int | None = None
     level_refusal: str | None = None
     pp_partition: tuple[int, ...] | None = None

@@ -279,6 +279,8 @@ def _deployment(
         num_speculative_tokens=0 if drafts is None else drafts.num_tokens,
         mamba_cache_mode="none" if caching is False else "align",
         block_size=options.get("block_size"),
+        gdn_prefill_backend=options.get("gdn_prefill_backend") or "auto",
+        kda_prefill_backend=options.get("kda_prefill_backend") or "auto",
         in_flight_batches=_batches(options, drafts),
         level_refusal=None if refusal is None or refusal.remedy else refusal.reason,
         pp_partition=partition_of(environment),

@@ -19,6 +19,7 @@ MAPPED: Final = frozenset(
         *("mamba_cache_dtype", "mamba_block_size", "disable_sliding_window"),
         *("attention_backend", "attention_config", "disable_hybrid_kv_cache_manager", "config"),
         *("quantization", "gpu_memory_utilization"),
+        *("gdn_prefill_backend", "kda_prefill_backend"),
     }
 )
 """Options that a deployment is made of."""
@@ -112,9 +113,9 @@ SILENT: Final = frozenset(
         *("enforce_eager", "compilation_config", "optimization_level", "cudagraph_capture_sizes"),
         *("max_cudagraph_capture_size", "kernel_config", "ir_op_priority", "monokernel"),
         *("enable_flashinfer_autotune", "moe_backend", "linear_backend", "mamba_backend"),
-        *("sparse_indexer_topk_backend", "mamba_ssu_algorithm", "gdn_prefill_backend"),
+        *("sparse_indexer_topk_backend", "mamba_ssu_algorithm"),
         *("enable_mamba_cache_stochastic_rounding", "mamba_cache_philox_rounds"),
-        *("kda_prefill_backend", "kda_decode_backend", "disable_cascade_attn", "master_addr"),
+        *("kda_decode_backend", "disable_cascade_attn", "master_addr"),
         *("master_port", "nnodes", "node_rank", "distributed_timeout_seconds", "numa_bind"),
         *("cpu_distributed_timeout_seconds", "numa_bind_nodes", "numa_bind_cpus", "device_ids"),
         *("dcp_comm_backend", "dcp_q_replicate", "dcp_kv_cache_interleave_size"),

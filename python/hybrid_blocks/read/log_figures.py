@@ -33,12 +33,16 @@ _OTHERS: Final[tuple[tuple[str, Any], ...]] = (
     *(("num_speculative_tokens", tokens) for tokens in range(9)),
     *(("tp", ranks) for ranks in (1, 2, 4, 8)),
     *(("mamba_ssm_dtype", name) for name in ("bfloat16", "float16", "float32")),
+    *(("card", card) for card in ("H100-80GB", "A100-80GB")),
+    ("release", (0, 30)),
 )
 """Options that a log may not tell, one of which may explain its figures."""
 
 _FLAGS: Final = {
     "mamba_ssm_dtype": "--mamba-ssm-cache-dtype {}",
     "in_flight_batches": "--in-flight-batches {} (1 as without --async-scheduling, 2 as with it)",
+    "card": "--gpu {}",
+    "release": "a vLLM before 0.31",
 }
 
 

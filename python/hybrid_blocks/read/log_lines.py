@@ -11,7 +11,7 @@ from hybrid_blocks.read.log_troubles import trouble
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _WORDS: Final = re.compile(
     r"ersion|args|engine|token|sync|KV|block|adding|amba|Auto-fit|reqs|reempt|oading|available|"
-    r"seq len|requests|model|graph|Decode|Prefill|sliding|cach|ybrid|memory"
+    r"seq len|requests|model|graph|Decode|Prefill|prefill|sliding|cach|ybrid|memory"
 )
 """What every line that is known contains one of, so that others cost little."""
 _BEGINS: Final = frozenset({"arguments"})
@@ -75,6 +75,7 @@ PATTERNS: Final = {
     "padding layers": re.compile(
         rf"Add (?P<padding_layers>{_N}) padding layers, may waste at most (?P<wasted>{_NUMBER})%"
     ),
+    "prefill kernel": re.compile(r"Using (?P<gdn_kernel>[\w/ ]{1,20}) GDN prefill kernel"),
     "mode": re.compile(r"Mamba cache mode is set to '(?P<mode>\w{1,20})'"),
     "fitted": re.compile(
         rf"Auto-fit max_model_len: (?:reduced from {_N} to|full model context length) "

@@ -10,6 +10,7 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.report import Plan, Report, make_report
 from hybrid_blocks.plan.report.verdict import typical_lengths
+from hybrid_blocks.plan.vllm.prefill_checkpoint import CPU
 from hybrid_blocks.read.command import of_options
 from hybrid_blocks.read.log_figures import (
     Figures,
@@ -127,8 +128,15 @@ def _deployment(
     command = of_options(options, name, {}, source)
     deployment = command.deployment
     release = _release(version)
+    if release is not None:
+        deployment = msgspec.structs.replace(deployment, release=release[:2])
     if release is not None and release < _BATCHES_IN_FLIGHT:
         deployment = msgspec.structs.replace(deployment, in_flight_batches=1)
+    if "device_config=cpu" in (log.last("engine") or ""):
+        deployment = msgspec.structs.replace(deployment, card=CPU)
+    if (kernel := log.last("gdn_kernel")) is not None:
+        backend = "flashinfer" if kernel == "FlashInfer" else "triton"
+        deployment = msgspec.structs.replace(deployment, gdn_prefill_backend=backend)
     notes = tuple(note for note in command.model.notes if _ASSUMED not in note)
     model = msgspec.structs.replace(command.model, notes=notes)
     return model, msgspec.structs.replace(deployment, **given)

@@ -12,17 +12,16 @@ import plan_oracle
 import torch
 import vllm_planning
 from hybrid_blocks.model import Layer, Model
-from hybrid_blocks.model.layer import LightningAttention, State
+from hybrid_blocks.model.layer import State
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.plan.geometry.pipeline import stages
 from hybrid_blocks.vllm.natural import planning
+from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
-from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.model_executor.models import ModelRegistry
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import MultipleOf
-from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
 from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
@@ -103,28 +102,6 @@ class AttentionLayer(AttentionLayerBase):
         return self.oracle.attention_spec(self.layer.cache, vllm_config.cache_config.block_size)
 
 
-class StateLayer(MambaBase):
-    """A recurrent layer: vLLM's own base class, over shapes and formats of a model."""
-
-    is_draft_layer = False
-
-    def __init__(self, cache: State, oracle: "Engine") -> None:
-        self.shapes, self.dtypes = oracle.state(cache)
-        is_linear = isinstance(cache, LightningAttention)
-        names = MambaAttentionBackendEnum
-        self._mamba_type = names.LINEAR if is_linear else names.MAMBA2
-
-    @property
-    def mamba_type(self) -> MambaAttentionBackendEnum:
-        return self._mamba_type
-
-    def get_state_shape(self) -> Any:
-        return self.shapes
-
-    def get_state_dtype(self) -> Any:
-        return self.dtypes
-
-
 def _state_bytes(layer: StateLayer) -> int:
     return sum(
         prod(shape) * dtype.itemsize
@@ -152,7 +129,6 @@ class Engine(plan_oracle.Oracle):
         self.config.parallel_config.pipeline_parallel_size = deployment.pp
         self.config.cache_config.kv_cache_layout = layout
         self.config.cache_config.block_size = 64 if latent else 16
-        self.config.cache_config.mamba_block_size = deployment.length(model)
         if deployment.num_speculative_tokens:
             self.config.speculative_config = speculation(deployment.num_speculative_tokens)
         for name, value in config.items():

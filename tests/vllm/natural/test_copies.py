@@ -20,12 +20,13 @@ from hybrid_blocks.model.layer import (
 from hybrid_blocks.plan import Deployment
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plan_oracle import StateLayer
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.utils import KVBlockZeroer, copy_kv_cache_blocks_inplace
 
 from natural.arena import Arena
-from natural.engine import Engine, StateLayer, installed
+from natural.engine import Engine, installed
 
 SLABS = 7
 STATE = Mamba2(inner_dim=64, groups=1, heads=4, head_dim=16, state_dim=32, conv_kernel=4)

@@ -17,6 +17,7 @@ from hybrid_blocks.plan.natural_refusals import natural_refusals
 from hybrid_blocks.vllm.level import CHECKPOINTS
 from hybrid_blocks.vllm.natural import concurrency, stock
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from plan_oracle import RELEASE
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
 from natural.engine import Engine, installed
@@ -126,11 +127,28 @@ def test_an_engine_cuts_slabs_for_checkpoints_of_the_plans_format(
 
 
 @pytest.mark.parametrize(
-    "name", ["Qwen3.5-27B", "Nemotron-H-8B", "Kimi-Linear-48B-A3B", "LFM2-1.2B", "Gemma-3-27B"]
+    "options",
+    [
+        {},
+        {"card": "L40S"},
+        {"card": "B200", "num_speculative_tokens": 2},
+        {"tp": 4, "num_speculative_tokens": 1},
+        {"mamba_cache_mode": "none"},
+    ],
+    ids=str,
 )
-def test_what_is_said_of_vllms_own_plan_is_what_the_planner_says(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Qwen3.5-27B", "Qwen3.5-35B-A3B", "Nemotron-3-Nano-30B-A3B", "Jamba-1.5-Mini"),
+        *("Kimi-K3", "Kimi-Linear-48B-A3B", "LFM2-1.2B", "Gemma-3-27B"),
+    ],
+)
+def test_what_is_said_of_vllms_own_plan_is_what_the_planner_says(
+    name: str, options: dict[str, Any]
+) -> None:
     model = load_model(name)
-    deployment = Deployment(max_model_len=16_384, in_flight_batches=1)
+    deployment = Deployment(max_model_len=16_384, in_flight_batches=1, release=RELEASE, **options)
     engine = Engine(model, deployment, MEMORY, cache_config__user_specified_block_size=True)
     config = engine.kv_cache_config
     memory = config.kv_cache_tensors[0].size

@@ -15,6 +15,7 @@ from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.plan import Deployment
 from hybrid_blocks.vllm.natural import notes, planning, platform, refusal, stages
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
@@ -26,7 +27,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
-from natural.engine import Backend, Engine, StateLayer, installed
+from natural.engine import Backend, Engine, installed
 
 MEMORY = 24 * 2**30
 DEPLOYMENT = Deployment(max_model_len=16_384)

@@ -12,10 +12,11 @@ import torch
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.plan import Deployment
+from plan_oracle import StateLayer
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from natural.arena import Arena
-from natural.engine import Engine, StateLayer, installed
+from natural.engine import Engine, installed
 
 SLABS = 3
 CONDITIONS = tomllib.loads((Path(__file__).parent / "conditions.toml").read_text())["condition"]

@@ -21,6 +21,7 @@ def read(config: Config) -> tuple[Layer, ...]:
         heads=linear.positive("num_heads"),
         head_dim=linear.positive("head_dim"),
         conv_kernel=linear.positive("short_conv_kernel_size"),
+        flash=linear.flag("use_full_rank_gate") and "gate_lower_bound" in linear,
     )
     attending = linear.integers("full_attn_layers") or ()
     return by_depth(

@@ -97,12 +97,16 @@ class GatedDeltaNet(State, frozen=True, kw_only=True, tag="gated_delta_net", tag
 
 # Kimi delta attention (Kimi-Linear, Kimi-K3, Ling-3).
 class KimiDeltaAttention(State, frozen=True, kw_only=True, tag="kda", tag_field="kind"):
-    """A (heads, dim, dim) tensor, float32 by default, and q, k, v convolutions."""
+    """A (heads, dim, dim) tensor, float32 by default, and q, k, v convolutions.
+
+    ``flash`` is the full-rank and bounded gate of Kimi-K3, which vLLM's FlashKDA kernel takes.
+    """
 
     family: ClassVar[str] = "kda"
     heads: int
     head_dim: int
     conv_kernel: int
+    flash: bool = False
     ssm_dtype: str | None = "float32"
 
     def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:

@@ -1,6 +1,22 @@
 """The free memory of a card, estimated where it was not measured."""
 
 from hybrid_blocks.plan.memory.card import Cards, parse_cards
-from hybrid_blocks.plan.memory.estimate import UTILIZATION, Estimate, Gpu, estimate, memory_of_gpu
+from hybrid_blocks.plan.memory.estimate import (
+    UTILIZATION,
+    Estimate,
+    Gpu,
+    estimate,
+    memory_of_gpu,
+    on_cards,
+)
 
-__all__ = ["UTILIZATION", "Cards", "Estimate", "Gpu", "estimate", "memory_of_gpu", "parse_cards"]
+__all__ = [
+    "UTILIZATION",
+    "Cards",
+    "Estimate",
+    "Gpu",
+    "estimate",
+    "memory_of_gpu",
+    "on_cards",
+    "parse_cards",
+]

@@ -2,39 +2,51 @@
 
 import re
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.units import parse_memory
 
-_GIB: Final = 2**30
 
-GIB: Final = {
-    "T4": 14.57,
-    "L4": 22.03,
-    "A10": 22.06,
-    "RTX-3090": 23.56,
-    "RTX-4090": 23.52,
-    "RTX-5090": 31.36,
-    "V100-32GB": 31.74,
-    "A100-40GB": 39.49,
-    "L40S": 44.39,
-    "RTX-A6000": 47.40,
-    "RTX-6000-Ada": 47.40,
-    "A100-80GB": 79.25,
-    "H100-80GB": 79.11,
-    "H100-94GB": 93.00,
-    "RTX-PRO-6000": 94.97,
-    "H200": 139.80,
-    "B200": 178.35,
-    "MI300X": 191.98,
+class Card(NamedTuple):
+    """A kind of card: its memory, and the compute capability that picks vLLM's kernels.
+
+    ``gib`` are what PyTorch names as its total capacity, in error messages that users published:
+    less than the card is sold with. Machines of one card differ by 0.1 GiB. ``capability`` is None
+    of cards that run no CUDA.
+    """
+
+    gib: float
+    capability: tuple[int, int] | None
+
+    @property
+    def total_bytes(self) -> int:
+        """The total capacity in bytes."""
+        return int(self.gib * 2**30)
+
+
+CARDS: Final = {
+    "T4": Card(14.57, (7, 5)),
+    "L4": Card(22.03, (8, 9)),
+    "A10": Card(22.06, (8, 6)),
+    "RTX-3090": Card(23.56, (8, 6)),
+    "RTX-4090": Card(23.52, (8, 9)),
+    "RTX-5090": Card(31.36, (12, 0)),
+    "V100-32GB": Card(31.74, (7, 0)),
+    "A100-40GB": Card(39.49, (8, 0)),
+    "L40S": Card(44.39, (8, 9)),
+    "RTX-A6000": Card(47.40, (8, 6)),
+    "RTX-6000-Ada": Card(47.40, (8, 9)),
+    "A100-80GB": Card(79.25, (8, 0)),
+    "H100-80GB": Card(79.11, (9, 0)),
+    "H100-94GB": Card(93.00, (9, 0)),
+    "RTX-PRO-6000": Card(94.97, (12, 0)),
+    "H200": Card(139.80, (9, 0)),
+    "B200": Card(178.35, (10, 0)),
+    "MI300X": Card(191.98, None),
 }
-"""GiB that PyTorch names as a card's total capacity, in error messages that users published.
-
-It is less than what the card is sold with. Machines of one card differ by 0.1 GiB.
-"""
 
 SOLD: Final = {
     16: ("T4",),
@@ -71,12 +83,14 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B)", re.IGNORECASE)
 class Cards(msgspec.Struct, frozen=True, kw_only=True):
     """Equal cards. ``count`` is None where only the kind was given; ``note`` says how it was read.
 
-    A kind such as ``80GB`` has no exact size: it stands on cards of several sizes.
+    A kind such as ``80GB`` has no exact size: it stands on cards of several sizes. ``kind`` is the
+    card of the table whose memory it is, None where only GiB were given.
     """
 
     name: str
     total_bytes: int
     count: int | None
+    kind: str | None = None
     note: str | None = None
 
 
@@ -94,18 +108,18 @@ def parse_cards(text: str) -> Cards:
         )
     count = None if match[1] is None else int(match[1])
     named = re.sub(r"[\s_]+", "-", match[2].strip()).lower()
-    known = {name.lower(): name for name in GIB}
+    known = {name.lower(): name for name in CARDS}
     known |= {other.lower(): name for other, name in _OTHER_NAMES.items()}
     for alias in (named, named.removeprefix("nvidia-").removeprefix("geforce-")):
         if alias in known:
             name = known[alias]
-            return Cards(name=name, total_bytes=int(GIB[name] * _GIB), count=count)
+            return Cards(name=name, total_bytes=CARDS[name].total_bytes, count=count, kind=name)
     if (size := _SIZE.fullmatch(match[2].strip())) is not None:
         return _of_size(match[2].strip(), size, count)
     near = get_close_matches(named, known, n=1)
     meant = f"; did you mean {known[near[0]]}?" if near else ""
     raise PlanError(
-        f"--gpu {text}: no such card; known are {', '.join(GIB)}, or give its GiB: 48GiB{meant}"
+        f"--gpu {text}: no such card; known are {', '.join(CARDS)}, or give its GiB: 48GiB{meant}"
     )
 
 
@@ -116,12 +130,13 @@ def _of_size(text: str, size: re.Match[str], count: int | None) -> Cards:
         return Cards(name=text, total_bytes=total, count=count)
     names = SOLD.get(int(float(size[1])), ()) if float(size[1]).is_integer() else ()
     if not names:
-        note = f"--gpu {text} is read as {total / _GIB:.2f} GiB: no known card is sold with it"
+        note = f"--gpu {text} is read as {total / 2**30:.2f} GiB: no known card is sold with it"
         return Cards(name=text, total_bytes=total, count=count, note=note)
-    each = ", ".join(f"{name} {GIB[name]:.2f}" for name in names)
-    least = GIB[names[0]]
+    each = ", ".join(f"{name} {CARDS[name].gib:.2f}" for name in names)
+    kind = names[0]
     note = (
-        f"--gpu {text} is read as {least:.2f} GiB, the least of the cards sold with it ({each}); "
-        "name the card, or give its GiB"
+        f"--gpu {text} is read as {CARDS[kind].gib:.2f} GiB, the least of the cards sold with it "
+        f"({each}); name the card, or give its GiB"
     )
-    return Cards(name=text, total_bytes=int(least * _GIB), count=count, note=note)
+    total = CARDS[kind].total_bytes
+    return Cards(name=text, total_bytes=total, count=count, kind=kind, note=note)

@@ -7,7 +7,7 @@ import msgspec
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.weights import weight_bytes
 from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.plan.memory.card import Cards, parse_cards
+from hybrid_blocks.plan.memory.card import Cards
 from hybrid_blocks.units import gib
 
 UTILIZATION: Final = 0.92
@@ -63,12 +63,8 @@ def estimate(
             deployment has ranks, or nothing is left.
 
     """
+    check_count(deployment, cards)
     ranks = deployment.tp * deployment.pp
-    if cards.count is not None and cards.count != ranks:
-        raise PlanError(
-            f"--gpu {cards.count}x{cards.name}: --tp {deployment.tp} and --pp {deployment.pp} make "
-            f"{ranks} ranks; give as many cards, or --tp {cards.count}"
-        )
     if not 0 < utilization <= 1:
         raise PlanError(f"--gpu-memory-utilization {utilization}: a number above 0, at most 1")
     if model.weights is None:
@@ -124,16 +120,42 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
         return f"--gpu {ranks}x{self.cards.name}"
 
 
+def check_count(deployment: Deployment, cards: Cards) -> None:
+    """Refuse more or fewer cards than ranks.
+
+    Raises:
+        PlanError: there are.
+
+    """
+    ranks = deployment.tp * deployment.pp
+    if cards.count is not None and cards.count != ranks:
+        raise PlanError(
+            f"--gpu {cards.count}x{cards.name}: --tp {deployment.tp} and --pp {deployment.pp} make "
+            f"{ranks} ranks; give as many cards, or --tp {cards.count}"
+        )
+
+
+def on_cards(deployment: Deployment, cards: Cards) -> Deployment:
+    """Return the deployment on the cards; vLLM chooses kernels by them.
+
+    Raises:
+        PlanError: as `check_count`.
+
+    """
+    check_count(deployment, cards)
+    return msgspec.structs.replace(deployment, card=cards.kind or deployment.card)
+
+
 def memory_of_gpu(
-    gpu: str, model: Model, deployment: Deployment, utilization: float | None
+    cards: Cards, model: Model, deployment: Deployment, utilization: float | None
 ) -> tuple[Model, int, Gpu]:
     """Return the model with a note on the estimate, the free memory of each card, and the card.
 
     Raises:
-        PlanError: as `parse_cards` and `estimate`.
+        PlanError: as `estimate`.
 
     """
-    cards, share = parse_cards(gpu), utilization or UTILIZATION
+    share = utilization or UTILIZATION
     found = estimate(model, deployment, cards, share)
     notes = (*model.notes, found.line, *filter(None, (cards.note,)))
     estimated = Gpu(cards=cards, utilization=share)

@@ -14,7 +14,7 @@ from hybrid_blocks.plan.geometry import capacity
 from hybrid_blocks.plan.geometry.arena import ArenaPlan
 from hybrid_blocks.plan.natural_refusals import natural_refusals
 from hybrid_blocks.plan.report.figures import AtLength, PlanReport
-from hybrid_blocks.plan.vllm import VllmPlan
+from hybrid_blocks.plan.vllm import VllmPlan, prefill_checkpoint
 from hybrid_blocks.plan.vllm.align import KERNEL_BLOCK_TOKENS
 from hybrid_blocks.units import human
 
@@ -66,10 +66,33 @@ def remark(
         )
     if vllm is None:
         return tuple(notes)
+    notes += _about_card(model, deployment)
     notes += _about_shortest(model, deployment, vllm)
     notes += _about_batches(deployment, vllm)
     notes += _about_padded_pages(vllm, slight=True)
     return tuple(notes)
+
+
+def _about_card(model: Model, deployment: Deployment) -> list[str]:
+    """Say which card's kernels size vLLM's blocks of states."""
+    if not model.is_hybrid or deployment.mamba_cache_mode != "align":
+        return []
+    if deployment.card is None:
+        return [
+            "vLLM's blocks are those of kernels that write states only where a forward ends; on "
+            "Hopper and Blackwell name the card (--gpu)"
+        ]
+    alignment = prefill_checkpoint.alignment(model, deployment)
+    release = ".".join(map(str, deployment.release))
+    told = "its kernels write states only where a forward ends"
+    if alignment is not None:
+        told = (
+            "its kernels write states from inside a forward, for which each group of states counts "
+            "one more block a request"
+        )
+    if alignment is not None and alignment > KERNEL_BLOCK_TOKENS:
+        told += f", and blocks are multiples of {alignment} tokens"
+    return [f"vLLM {release} as on {deployment.card} (--gpu): {told}"]
 
 
 def _about_model(model: Model, deployment: Deployment) -> list[str]:

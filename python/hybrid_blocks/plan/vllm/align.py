@@ -3,6 +3,7 @@
 Follows ``Platform._align_hybrid_block_size`` in ``vllm/platforms/interface.py`` (0.33).
 """
 
+from math import lcm
 from typing import Final
 
 import msgspec
@@ -11,6 +12,7 @@ from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.model import Model, PlanError, Rank, kv_format
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.plan.deployment import Deployment
+from hybrid_blocks.plan.vllm import prefill_checkpoint
 
 KERNEL_BLOCK_TOKENS: Final = 16
 """Smallest block of CUDA's attention backends, and vLLM's default."""
@@ -26,7 +28,8 @@ def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
     """Tokens of an attention block.
 
     Hybrid models: the smallest multiple of max(kernel block, ``--block-size``) whose page is not
-    smaller than a state; others: ``--block-size`` or the backend's default.
+    smaller than a state; others: ``--block-size`` or the backend's default. Where kernels write
+    states from inside a forward, blocks are multiples of their alignment too.
     """
     latent = any(layer.cache.kind == "mla" for layer in model.layers)
     packs_64 = rank.kv_dtype == "ultraquant_4bit"
@@ -37,6 +40,7 @@ def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
             return _beside_wider_pages(model, rank, asked)
         return deployment.block_size or (LATENT_BLOCK_TOKENS if latent else preferred)
     grain = max(asked, LATENT_KERNEL_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS)
+    grain = lcm(grain, prefill_checkpoint.alignment(model, deployment) or 1)
     per_token = token_bytes(model, rank)
     inflated = grain * ceil_div(state_bytes(model, rank), grain * per_token)
     return max(asked, inflated)

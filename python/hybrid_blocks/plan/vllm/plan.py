@@ -6,12 +6,13 @@ Follows ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` (0.33).
 import msgspec
 
 from hybrid_blocks.model import Layer, Model, PlanError, Rank
+from hybrid_blocks.model.layer import State
 from hybrid_blocks.model.sparse import SparseIndex
 from hybrid_blocks.plan.deployment import Deployment
 from hybrid_blocks.plan.geometry.pipeline import stages
-from hybrid_blocks.plan.vllm import align, packed
+from hybrid_blocks.plan.vllm import align, packed, prefill_checkpoint
 from hybrid_blocks.plan.vllm.grouping import Member, VllmGroup, group
-from hybrid_blocks.plan.vllm.spec import layer_spec, ring_spec, state_spec
+from hybrid_blocks.plan.vllm.spec import Spec, layer_spec, ring_spec, state_spec
 from hybrid_blocks.units import human
 
 
@@ -21,7 +22,8 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
     ``groups`` are those of the whole model; ``widest_stage`` what the pipeline stage with the
     widest block holds of them. ``block_tokens`` is the attention block, ``block_bytes`` what one
     block of the pool takes on that stage, and ``stage_block_bytes`` on each. ``decode_tokens`` are
-    scheduled for each request in a decode step, ``in_flight_tokens`` at most for all together.
+    scheduled for each request in a decode step, ``step_tokens`` at most for all together, and
+    ``in_flight_tokens`` in the steps that are under way.
     """
 
     groups: tuple[VllmGroup, ...]
@@ -33,6 +35,7 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
     max_model_len: int
     decode_tokens: int
+    step_tokens: int
     in_flight_tokens: int
 
     def blocks_per_request(self, length: int) -> int:
@@ -46,7 +49,8 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
     def prefill_blocks(self, length: int) -> int:
         """Most blocks that a request holds while its prompt of ``length`` tokens is computed."""
         return sum(
-            group.spec.prefill_blocks(length, self.in_flight_tokens) for group in self.groups
+            group.spec.prefill_blocks(length, self.in_flight_tokens, self.step_tokens)
+            for group in self.groups
         )
 
     def requests(self, length: int) -> int:
@@ -127,19 +131,23 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
     length = deployment.length(model)
     block_tokens = align.block_size(model, rank, deployment)
     layers = model.active_layers(deployment.num_speculative_tokens)
+    alignment = prefill_checkpoint.alignment(model, deployment)
+
+    def state(size: int) -> Spec:
+        return state_spec(size, block_tokens, deployment, length, alignment)
+
     members = tuple(
         Member(
             layer,
-            layer_spec(layer, deployment.rank_of(layer, model), block_tokens, deployment, length),
+            state(layer.cache.state_bytes(rank))
+            if isinstance(layer.cache, State)
+            else layer_spec(layer, deployment.rank_of(layer, model), block_tokens),
         )
         for layer in layers
     )
     by_depth = {layer.depth: layer for layer in layers}
     members += tuple(
-        Member(
-            by_depth[convolution.depth],
-            state_spec(convolution.state_bytes(rank), block_tokens, deployment, length),
-        )
+        Member(by_depth[convolution.depth], state(convolution.state_bytes(rank)))
         for convolution in model.convolutions
     )
     if model.is_hybrid:
@@ -169,6 +177,7 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
         memory_bytes=memory_bytes,
         max_model_len=length,
         decode_tokens=1 + deployment.num_speculative_tokens,
+        step_tokens=deployment.max_num_batched_tokens,
         in_flight_tokens=deployment.in_flight_tokens,
     )
 

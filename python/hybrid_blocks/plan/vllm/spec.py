@@ -21,7 +21,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     ``unpadded_bytes`` are the bytes a block of ``block_tokens`` tokens (or one state) takes;
     ``page_bytes`` is what vLLM allocates for it. Two layers may share a group only if their specs
     are equal. ``identity`` tells apart specs whose numbers agree (heads, dims). A request has up to
-    ``slots`` blocks of states, and ``states`` of them in nearly all steps.
+    ``slots`` blocks of states, and ``states`` of them in nearly all steps. Kernels can write states
+    from inside a forward every ``checkpoint_alignment`` tokens, None if they cannot.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     identity: tuple[int, ...] = ()
     slots: int | None = None
     states: int | None = None
+    checkpoint_alignment: int | None = None
     encoder_tokens: int | None = None
 
     @property
@@ -46,7 +48,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         full, mla        ceil(length / block)
         sliding_window   ceil(min(window - 1 + in flight, length) / block) + 1
         chunked          ceil(min(chunk + in flight, length) / block)
-        mamba            2 + speculative (align) or 1 + speculative (none)
+        mamba            1 + speculative (none); one more (align), and one more for a state that
+                         is written from inside a forward
         """
         if self.slots is not None:
             return self.slots
@@ -68,20 +71,36 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             return self.states
         return self.rules.peak_blocks(length, scheduled_tokens, self.block_tokens)
 
-    def prefill_blocks(self, length: int, in_flight_tokens: int) -> int:
+    def prefill_blocks(self, length: int, in_flight_tokens: int, step_tokens: int) -> int:
         """Most blocks a request holds while a prompt of ``length`` tokens is computed.
 
         What vLLM admits it for; of states one block and the drafts', one more behind the first
-        block.
+        block. A state that the last step writes from inside takes one more.
         """
         if self.encoder_tokens is not None:
             return self.blocks(length, in_flight_tokens)
         whole = ceil_div(length, self.block_tokens)
         if self.slots is not None and self.states is not None:
-            return min(self.slots, self.states - 1 + whole)
+            if self.checkpoint_alignment is None:
+                return min(self.slots, self.states - 1 + whole)
+            return self.states + self._more_states(length, step_tokens)
         # vLLM's bound for chunks is one block short where a chunk begins inside a block.
         held = self.rules.peak_blocks(length, in_flight_tokens, self.block_tokens)
         return max(min(self.blocks(length, in_flight_tokens), whole), held)
+
+    def _more_states(self, length: int, step_tokens: int) -> int:
+        """Blocks that a step of a prompt holds at most besides the one whose state it ends with.
+
+        Steps after the first hold the state that they begin from, and end at borders of blocks. The
+        last step writes a state from inside if it reaches over a border.
+        """
+        if length <= max(step_tokens, self.block_tokens):
+            return int(length > self.block_tokens)
+        if step_tokens < self.block_tokens:
+            return 1
+        step = step_tokens // self.block_tokens * self.block_tokens
+        begin = ceil_div(length - step_tokens, step) * step
+        return 1 + int(length - begin > self.block_tokens)
 
     def beside(self, num_bytes: int) -> "Spec":
         """Add a page of ``num_bytes`` that shares the block table."""
@@ -104,16 +123,24 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def state_spec(size: int, block_tokens: int, deployment: Deployment, length: int) -> Spec:
+def state_spec(
+    size: int,
+    block_tokens: int,
+    deployment: Deployment,
+    length: int,
+    checkpoint_alignment: int | None,
+) -> Spec:
     """Spec of a layer with states of ``size`` bytes, before any padding."""
     align = deployment.mamba_cache_mode == "align"
+    states = 1 + deployment.num_speculative_tokens
     return Spec(
         kind="mamba",
         block_tokens=block_tokens if align else length,
         unpadded_bytes=size,
         page_bytes=size,
-        slots=(2 if align else 1) + deployment.num_speculative_tokens,
-        states=1 + deployment.num_speculative_tokens,
+        slots=states + int(align) + int(checkpoint_alignment is not None),
+        states=states,
+        checkpoint_alignment=checkpoint_alignment,
     )
 
 
@@ -130,13 +157,10 @@ def ring_spec(index: SparseIndex, rank: Rank) -> Spec:
     )
 
 
-def layer_spec(
-    layer: Layer, rank: Rank, block_tokens: int, deployment: Deployment, length: int
-) -> Spec:
-    """Spec of a layer before any padding."""
+def layer_spec(layer: Layer, rank: Rank, block_tokens: int) -> Spec:
+    """Spec of an attention layer before any padding."""
     cache = layer.cache
-    if isinstance(cache, State):
-        return state_spec(cache.state_bytes(rank), block_tokens, deployment, length)
+    assert not isinstance(cache, State), f"{cache.family} at depth {layer.depth} is no attention"
     size = cache.token_bytes(rank) * block_tokens
     if isinstance(cache, LatentAttention | LatentIndex):
         return Spec(kind="mla", block_tokens=block_tokens, unpadded_bytes=size, page_bytes=size)

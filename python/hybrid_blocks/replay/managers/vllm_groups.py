@@ -12,7 +12,6 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from hybrid_blocks.model.layer import Mamba2
 from hybrid_blocks.plan import Deployment, VllmPlan
 from hybrid_blocks.plan.vllm.grouping import VllmGroup
 from hybrid_blocks.replay.errors import ReplayError
@@ -61,7 +60,6 @@ def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
     """Spec with vLLM's tokens a block; only the planner looks at heads and formats."""
     spec = group.spec
     if spec.kind == "mamba":
-        in_place = isinstance(group.members[0].layer.cache, Mamba2)
         return MambaSpec(
             block_size=spec.block_tokens,
             shapes=((spec.unpadded_bytes,),),
@@ -69,9 +67,8 @@ def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
             page_size_padded=spec.page_bytes,
             mamba_cache_mode=deployment.mamba_cache_mode,
             num_speculative_blocks=deployment.num_speculative_tokens,
-            # Mamba-2 kernels save a state from inside a chunk, so that chunks need not end there.
-            num_prefill_checkpoint_blocks=int(in_place),
-            prefill_checkpoint_alignment=1 if in_place else None,
+            num_prefill_checkpoint_blocks=int(spec.checkpoint_alignment is not None),
+            prefill_checkpoint_alignment=spec.checkpoint_alignment,
         )
     made = attention_spec(spec.kind, spec.window, spec.block_tokens, spec.page_bytes)
     if made is None or spec.kind == "cross":

@@ -32,9 +32,11 @@ class SlabGroupSpec(KVCacheGroupSpec):
     All groups of an engine carry the format of its checkpoints, and the ranks among which decode
     context parallelism shares out a block's tokens. ``layers_by_stage`` are the names of the
     group's layers on each pipeline stage. ``layer_names`` are those of one stage where the group is
-    a worker's, and those of all in the plan of the whole model.
+    a worker's, and those of all in the plan of the whole model. ``reported_spec`` is the one that
+    workers report.
     """
 
+    reported_spec: KVCacheSpec | None = None
     checkpoint_format: StateFormat = "full"
     layers_by_stage: tuple[tuple[str, ...], ...] = ()
     dcp_world_size: int = 1
@@ -55,8 +57,8 @@ def make_groups(
 
     ``stage_of`` names the pipeline stages of layers that are not on the first one.
 
-    Workers write no states in the middle of a chunk: a state has one column, so there is no place
-    for them.
+    Workers write no states from inside a forward: a state has one column, so there is no place for
+    them.
     """
     groups: list[KVCacheGroupSpec] = []
     num_stages = 1 + max((stage_of or {}).values(), default=0)
@@ -64,7 +66,7 @@ def make_groups(
     for group in lay_out(layers).groups:
         names = [str(layer.name) for layer in group.layers]
         members = [specs[name] for name in names]
-        spec = type(members[0]).merge(members)
+        spec = reported = type(members[0]).merge(members)
         if isinstance(spec, MambaSpec):
             spec = replace(spec, num_prefill_checkpoint_blocks=0, prefill_checkpoint_alignment=None)
         held: list[list[str]] = [[] for _ in range(num_stages)]
@@ -74,6 +76,7 @@ def make_groups(
             SlabGroupSpec(
                 names,
                 spec,
+                reported_spec=reported,
                 checkpoint_format=checkpoint_format,
                 layers_by_stage=tuple(map(tuple, held)),
                 dcp_world_size=dcp_world_size,

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import lcm
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -17,6 +18,7 @@ from vllm.v1.kv_cache_interface import (
 
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.plan.vllm.align import LATENT_KERNEL_BLOCK_TOKENS
+from hybrid_blocks.plan.vllm.prefill_checkpoint import FLASHINFER_TOKENS
 from hybrid_blocks.vllm import releases
 
 CPU_BLOCK_TOKENS = 128
@@ -30,7 +32,11 @@ def config(
 
     It fills ``memory_bytes``, whatever number of blocks the user set.
     """
-    specs = {name: group.kv_cache_spec for group in groups for name in group.layer_names}
+    specs = {
+        name: getattr(group, "reported_spec", None) or group.kv_cache_spec
+        for group in groups
+        for name in group.layer_names
+    }
     try:
         with _quiet(), _without_override(vllm_config):
             planned: KVCacheConfig = releases.installed.planning().stock_config(
@@ -46,7 +52,7 @@ def with_stock_blocks(
 ) -> dict[str, KVCacheSpec]:
     """Return the specs as vLLM's workers report them: blocks that hold a state, padded states.
 
-    Follows ``Platform._align_hybrid_block_size``, but for the grain of internal checkpoints.
+    Follows ``Platform._align_hybrid_block_size``.
     """
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     if not states:
@@ -57,19 +63,30 @@ def with_stock_blocks(
         block = CPU_BLOCK_TOKENS
     if isinstance(first, MLAAttentionSpec):
         block = max(block, LATENT_KERNEL_BLOCK_TOKENS)
-    inflated = block * ceil_div(max(s.page_size_bytes for s in states), block * per_token)
     align = states[0].mamba_cache_mode == "align"
+    if align and all(map(_keeps_to_grid, states)):
+        block = lcm(block, FLASHINFER_TOKENS)
+    inflated = block * ceil_div(max(s.page_size_bytes for s in states), block * per_token)
     length = vllm_config.model_config.max_model_len
     return {
         name: replace(
             spec,
             block_size=inflated if align else length,
             page_size_padded=inflated * per_token,
+            **({"prefill_checkpoint_alignment": inflated} if _keeps_to_grid(spec) else {}),
         )
         if isinstance(spec, MambaSpec)
         else spec.copy_with_new_block_size(inflated)
         for name, spec in specs.items()
     }
+
+
+def _keeps_to_grid(spec: MambaSpec) -> bool:
+    """Whether a layer writes states from inside a forward at borders of its blocks alone.
+
+    FlashInfer's GDN kernel does. Other kernels name places that all blocks end at.
+    """
+    return spec.prefill_checkpoint_alignment == spec.block_size
 
 
 @contextmanager

@@ -1,0 +1,94 @@
+"""The plan of a model with states is the one that vLLM's own model classes make on each card."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hybrid_blocks.model import PlanError, load_model
+from hybrid_blocks.plan import Deployment, plan_vllm
+from planned import KINDS, LAYOUTS, MEMORY, STEP_TOKENS, WITHOUT
+
+HERE = Path(__file__).parent
+RECORDED: list[dict[str, Any]] = json.loads((HERE / "planned_on_cards.json").read_bytes())
+MAKE = HERE.parent / "architectures" / "planned.py"
+
+
+def name_of(row: dict[str, Any]) -> str:
+    return f"{row['model']} on {row['tp']}x{row['card']}, {row['drafts']} drafts"
+
+
+@pytest.mark.parametrize("row", RECORDED, ids=name_of)
+def test_a_plan_on_a_card_is_vllms_own(row: dict[str, Any]) -> None:
+    model = load_model(row["model"], WITHOUT.get(row["model"]))
+    deployment = Deployment(
+        tp=row["tp"],
+        max_model_len=row["length"],
+        max_num_batched_tokens=STEP_TOKENS,
+        num_speculative_tokens=row["drafts"],
+        card=row["card"],
+    )
+    if "error" in row:
+        with pytest.raises(PlanError, match=f"--tp {row['tp']} does not divide"):
+            plan_vllm(model, MEMORY, deployment)
+        return
+    plan = plan_vllm(model, MEMORY, deployment)
+    assert plan.block_tokens == row["block_tokens"]
+    assert plan.num_blocks == row["num_blocks"]
+    assert plan.tokens == row["tokens"]
+    assert plan.max_concurrency == row["concurrency"]
+
+
+def test_figures_of_models_on_an_h100_are_those_that_vllm_logs_there() -> None:
+    for name, length, block, tokens, concurrency in (
+        ("Qwen3.5-27B", 16_384, 832, 266_663, 16.28),
+        ("Nemotron-3-Nano-30B-A3B", 16_384, 2096, 1_639_219, 100.05),
+        ("Qwen3.5-35B-A3B", 8192, 1088, 557_056, 68.0),
+    ):
+        plan = plan_vllm(
+            load_model(name), MEMORY, Deployment(max_model_len=length, card="H100-80GB")
+        )
+        assert (plan.block_tokens, plan.tokens) == (block, tokens)
+        assert round(plan.max_concurrency, 2) == concurrency
+
+
+def test_every_kind_of_state_is_planned_on_every_card() -> None:
+    planned = {(row["model"], row["card"]) for row in RECORDED if "error" not in row}
+    assert planned >= {(name, card) for name in KINDS for card in LAYOUTS}
+
+
+def build(folder: Path, card: str, *names: str) -> list[dict[str, Any]]:
+    """Let a process of its own plan; this one's vLLM may know another device."""
+    out = folder / "planned.json"
+    unset = ("VLLM_TARGET_DEVICE", "PYTHONHASHSEED")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", str(MAKE), card, *names, "--out", str(out)],
+        env={**environment, "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"},
+        capture_output=True,
+        text=True,
+        timeout=3600,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    rows: list[dict[str, Any]] = json.loads(out.read_bytes())
+    return rows
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("card", ["H100-80GB", "L40S"])
+def test_some_models_are_planned_as_recorded(card: str, tmp_path: Path) -> None:
+    rows = build(tmp_path, card, "Qwen3.5-27B")
+    assert rows == [row for row in RECORDED if (row["model"], row["card"]) == ("Qwen3.5-27B", card)]
+
+
+@pytest.mark.full
+@pytest.mark.vllm
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("card", LAYOUTS)
+def test_all_models_are_planned_as_recorded(card: str, tmp_path: Path) -> None:
+    rows = build(tmp_path, card)
+    assert rows == [row for row in RECORDED if row["card"] == card]
