@@ -80,7 +80,7 @@ def test_drafts_that_cannot_be_are_refused(command: str) -> None:
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("re", {"record", "replay"}),
+        ("re", {"replay"}),
         ("plan --tens", {"--tensor-parallel-size"}),
         ("replay --on-error s", {"skip"}),
     ],

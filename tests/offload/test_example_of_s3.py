@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from hybrid_blocks._core.offload import ObjectStore
-from hybrid_blocks.cli import app, installed
 from hybrid_blocks.offload.options import Options
+from hybrid_blocks.read.command import read_command
 from object_server import object_server
 from test_host_cache import LAYOUTS
-from typer.testing import CliRunner
 
 SCRIPT = Path(__file__).parents[2] / "examples/offload_s3.sh"
 
@@ -32,13 +31,10 @@ def offload_command(tmp_path: Path) -> list[str]:
     return output.stdout.split("\0")[:-1]
 
 
-def test_an_engine_with_a_bucket_reaches_level_natural(
-    offload_command: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(installed, "find_spec", lambda _: None)
-    result = CliRunner().invoke(app, ["doctor", "--", *offload_command])
-    assert result.exit_code == 0, result.output
-    assert "this command: level natural" in result.output
+def test_an_engine_with_a_bucket_reaches_level_natural(offload_command: list[str]) -> None:
+    command = read_command(offload_command)
+    assert command.level == "natural"
+    assert command.deployment.level_refusal is None
     assert offload_command[-2:] == ["--tensor-parallel-size", "2"]
 
 

@@ -104,7 +104,7 @@ def test_a_file_holds_no_element_of_a_name(command: str, tmp_path: Path) -> None
         other: tuple[str, ...] = ("Granite-4.0-Micro",)
     else:
         asked, named = ("--model", "Granite-4.0-Micro", "--memory", "8GiB"), write_trace(tmp_path)
-        other = ("--workload", "single", "--limit", "20")
+        other = ("--workload", "conversations", "--limit", "20")
     found = []
     for what, path in (((str(named),), page), (other, plain)):
         result = CliRunner().invoke(app, [command, *what, *asked, "--html", str(path)])
