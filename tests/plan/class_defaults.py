@@ -78,7 +78,8 @@ def _changed(decoder: Any, fields: frozenset[str]) -> Row:
 
 def fields_of_readers() -> frozenset[str]:
     """Every word in a string of the readers: the names of all fields that they ask for."""
-    sources = [*PACKAGE.glob("architecture/*.py"), PACKAGE / "config.py", PACKAGE / "load.py"]
+    names = ("config.py", "load.py", "mtp.py")
+    sources = [*PACKAGE.glob("architecture/*.py"), *(PACKAGE / name for name in names)]
     return frozenset(
         word
         for source in sources
