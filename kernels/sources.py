@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent
 
-# What changes machine code is named, but for -ftz=true, which CuPy adds itself: no kernel computes
-# with floating-point numbers.
+# These options name all that changes machine code, but for -ftz=true, which CuPy adds itself: no
+# kernel computes with floating-point numbers.
 OPTIONS = ("-std=c++17", "--dopt=on")
 _INCLUDE = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""What the converters beside this file write: requests as `HYBRID_BLOCKS_RECORD` records them.
+"""Lines of requests that the converters here write, as `HYBRID_BLOCKS_RECORD` records them.
 
 A request is a list of pieces, prompt then answer. A piece is a name for its content and a number of
 tokens: equal names are equal content, from its first token on.

@@ -15,7 +15,7 @@ from typing import IO, Final
 import zstandard
 
 MOST_BYTES: Final = 64 << 20
-"""Of a file that is read whole; the largest tokenizers and configurations have half of that."""
+"""Most bytes of a file that is read whole; the largest tokenizers and configurations have half."""
 
 LONGEST_LINE: Final = 64 << 20
 """Bytes of a line; an agent's conversation with all its block ids has up to some 10 MiB."""

@@ -1,4 +1,4 @@
-"""What ``hybrid-blocks plan`` plans: a model, its memory, its deployment, a card, and lengths."""
+"""The case that ``plan`` plans: a model, its memory, its deployment, a card, and lengths."""
 
 from pathlib import Path
 from typing import NamedTuple

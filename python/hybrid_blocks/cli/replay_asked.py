@@ -23,7 +23,7 @@ DEFAULT_BLOCK_SIZE = 16
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay compares; ``shares`` are None where it compares managers over one memory.
+    """Choices that a replay compares; ``shares`` are None where managers share one memory.
 
     ``host_bytes`` are 0 without host memory.
     """

@@ -80,7 +80,7 @@ def identity_of(config: "VllmConfig") -> Identity:
         # What the same bits of a number of 8 bits mean differs between GPUs of one kind.
         "fp8": [str(current_platform.fp8_dtype()), current_platform.is_fp8_fnuz()],
         "seed": None if is_read else model.seed,
-        # It resizes images, and computes models that vLLM has no code of.
+        # Transformers resizes images, and computes models that vLLM has no code of.
         "transformers": transformers.__version__
         if has_processors or model.using_transformers_backend()
         else None,
