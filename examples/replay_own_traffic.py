@@ -12,10 +12,10 @@ import csv
 import sys
 from pathlib import Path
 
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import EngineConfig, ManagerName, Result, model_cache, replay
-from hybrid_blocks.trace import Trace
-from hybrid_blocks.trace.builder import Span, TraceBuilder
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName, Result, model_cache, replay
+from hybrid_blocks.tools.trace import Trace
+from hybrid_blocks.tools.trace.builder import Span, TraceBuilder
 
 SYSTEM_PROMPT_TOKENS = 600  # what every session begins with
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from hybrid_blocks.trace import Trace, generate_workload
-from hybrid_blocks.trace.builder import Span, TraceBuilder
-from hybrid_blocks.trace.workloads import BranchingTools, Chats, Documents, Kind
-from hybrid_blocks.trace.workloads.sessions import (
+from hybrid_blocks.tools.trace import Trace, generate_workload
+from hybrid_blocks.tools.trace.builder import Span, TraceBuilder
+from hybrid_blocks.tools.trace.workloads import BranchingTools, Chats, Documents, Kind
+from hybrid_blocks.tools.trace.workloads.sessions import (
     Draw,
     LogNormal,
     Prefixes,

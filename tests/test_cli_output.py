@@ -9,14 +9,14 @@ from pathlib import Path
 import hybrid_blocks
 import pytest
 import typer
-from hybrid_blocks.cli import app, installed, replay
-from hybrid_blocks.cli.given import Given
-from hybrid_blocks.cli.output import STDOUT, fail, write_json
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.tools.cli import app, installed, replay
+from hybrid_blocks.tools.cli.given import Given
+from hybrid_blocks.tools.cli.output import STDOUT, fail, write_json
 from typer.testing import CliRunner
 
 MOST_LINES = 50
-CLI = Path(hybrid_blocks.__file__).parent / "cli"
+CLI = Path(hybrid_blocks.__file__).parent / "tools/cli"
 
 
 @pytest.mark.parametrize("file", sorted(CLI.glob("*.py")), ids=lambda file: file.stem)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks.trace import Trace, TraceError, read_trace
+from hybrid_blocks.tools.trace import Trace, TraceError, read_trace
 
 CONVERT = Path(__file__).parent.parent / "examples/convert"
 AIPERF: list[dict[str, Any]] = [

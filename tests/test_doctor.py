@@ -4,9 +4,9 @@ import re
 
 import pytest
 from hybrid_blocks import __version__, build_info
-from hybrid_blocks.cli import app, doctor, installed
-from hybrid_blocks.reach import packages
-from hybrid_blocks.reach.packages import EXTRAS, Extra
+from hybrid_blocks.tools.cli import app, doctor, installed
+from hybrid_blocks.tools.doctor import packages
+from hybrid_blocks.tools.doctor.packages import EXTRAS, Extra
 from hybrid_blocks.vllm.surface import Tier
 from patients import fails, is_killed, needs_a_variable, prints_and_exits, works
 from typer.testing import CliRunner

@@ -19,8 +19,8 @@ from hybrid_blocks.inputs import (
     read_input,
     unpack,
 )
-from hybrid_blocks.trace import TraceError, read_trace
-from hybrid_blocks.trace.lines import MOST_DAMAGED
+from hybrid_blocks.tools.trace import TraceError, read_trace
+from hybrid_blocks.tools.trace.lines import MOST_DAMAGED
 
 MIB = 1 << 20
 BLOCK = 1 << 17

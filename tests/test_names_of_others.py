@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.cli import app
 from hybrid_blocks.terminal import grid, make_console, plain, print_table, print_verdict
+from hybrid_blocks.tools.cli import app
 from typer.testing import CliRunner
 
 NAME = "x\x1b]0;title\x07\x1b[2J\x9b31m\r\u202e[red]y"

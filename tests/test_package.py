@@ -24,7 +24,7 @@ def test_the_package_runs_as_its_command(
 
 WITHOUT_PAGES = """
 import sys
-from hybrid_blocks.cli import app
+from hybrid_blocks.tools.cli import app
 from typer.testing import CliRunner
 
 MODEL = ("--model", "Qwen3.5-27B")

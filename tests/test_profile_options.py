@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.cli import app
+from hybrid_blocks.tools.cli import app
 from typer.testing import CliRunner
 
 
@@ -13,8 +13,8 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def ran(*_: object, **__: object) -> None:
         pytest.fail("it was run")
 
-    monkeypatch.setattr("hybrid_blocks.cli.profile.profile", ran)
-    monkeypatch.setattr("hybrid_blocks.cli.profile.need_vllm", lambda: None)
+    monkeypatch.setattr("hybrid_blocks.tools.cli.profile.profile", ran)
+    monkeypatch.setattr("hybrid_blocks.tools.cli.profile.need_vllm", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 

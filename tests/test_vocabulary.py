@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import typer
-from hybrid_blocks.cli import app
-from hybrid_blocks.cli.commands import FUNCTIONS
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.cli.commands import FUNCTIONS
 from typer.testing import CliRunner
 
 ALIASES = (

@@ -15,11 +15,11 @@ from typing import Any, get_type_hints
 
 import pytest
 import typer
-from hybrid_blocks.cli import app
-from hybrid_blocks.cli.commands import FUNCTIONS
-from hybrid_blocks.cli.output import to_draw, to_page, to_write
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.trace import FORMATS
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.cli.commands import FUNCTIONS
+from hybrid_blocks.tools.cli.output import to_draw, to_page, to_write
+from hybrid_blocks.tools.trace import FORMATS
 from typer.testing import CliRunner
 
 DIGITS = "9" * 5000
@@ -91,9 +91,9 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "top.read_engine",
         ),
     ):
-        monkeypatch.setattr(f"hybrid_blocks.cli.{name}", ran)
-    monkeypatch.setattr("hybrid_blocks.view.server.make_server", ran)
-    monkeypatch.setattr("hybrid_blocks.cli.profile.need_vllm", lambda: None)
+        monkeypatch.setattr(f"hybrid_blocks.tools.cli.{name}", ran)
+    monkeypatch.setattr("hybrid_blocks.tools.view.server.make_server", ran)
+    monkeypatch.setattr("hybrid_blocks.tools.cli.profile.need_vllm", lambda: None)
     monkeypatch.chdir(tmp_path)
 
 
@@ -248,7 +248,7 @@ BESIDE: dict[tuple[str, str], list[str]] = {
 def reading() -> Iterator[tuple[str, str, list[str]]]:
     """Each parameter of a command that names files to read, with the words before the files."""
     for command, function in FUNCTIONS.items():
-        written = getattr(import_module(f"hybrid_blocks.cli.{command}"), function)
+        written = getattr(import_module(f"hybrid_blocks.tools.cli.{command}"), function)
         group: Any = typer.main.get_command(app)
         parameters = {it.name: it for it in group.get_command(None, command).params}
         for name, hint in get_type_hints(written, include_extras=True).items():

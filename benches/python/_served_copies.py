@@ -12,7 +12,7 @@ from _record import Row
 from _served_model import Case, Side, serving
 from _served_rows import GIB, MODELS, Cases, deployment
 from hybrid_blocks.model import load_model
-from hybrid_blocks.profile.workload import steady
+from hybrid_blocks.tools.profile.workload import steady
 
 RUNNING = 256
 

@@ -11,7 +11,7 @@ from _served_model import Case, Side, serving
 from _served_rows import GIB, MODELS, Cases, deployment, read
 from hits import MOONCAKE
 from hybrid_blocks.model import load_model
-from hybrid_blocks.trace import Trace
+from hybrid_blocks.tools.trace import Trace
 from loads import generate
 from natural.served import Served
 from vllm.v1.core.sched.output import SchedulerOutput

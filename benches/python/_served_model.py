@@ -13,8 +13,8 @@ from typing import Any
 
 import _test_folders  # noqa: F401
 from hybrid_blocks.model import Model
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from natural.engine import Engine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from _record import Row
 from _served_model import Side
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.trace import Trace, read_trace
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.trace import Trace, read_trace
 
 Cases = Iterator[tuple[Row, Callable[[], Row]]]
 """What a row is of, and what measures the rest of it."""

@@ -12,9 +12,9 @@ from _served_model import Case, Side, serving
 from _served_rows import GIB, Cases, deployment, pairs, read
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import ArenaPlan, plan_natural
-from hybrid_blocks.replay.cache import LiveBytes
-from hybrid_blocks.trace import Trace
+from hybrid_blocks.tools.plan import ArenaPlan, plan_natural
+from hybrid_blocks.tools.replay.cache import LiveBytes
+from hybrid_blocks.tools.trace import Trace
 from natural.served import Served
 
 NUM_REQUESTS = 400

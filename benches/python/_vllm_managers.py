@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from hybrid_blocks.profile.engine import HASH_BLOCK_SIZE, Groups
+from hybrid_blocks.tools.profile.engine import HASH_BLOCK_SIZE, Groups
 from hybrid_blocks.vllm import installation, kv_cache_manager, native_manager, request_hasher
 from hybrid_blocks.vllm.level import KNOWN_PROMPTS, VARIABLE
 from vllm.sampling_params import SamplingParams

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from _rows import Row, against, seconds, show
 from _vllm_managers import Side, check_tables, forgetful_hasher, sides
-from hybrid_blocks.profile.engine import Groups
-from hybrid_blocks.profile.process import profile
-from hybrid_blocks.profile.workload import Settings
+from hybrid_blocks.tools.profile.engine import Groups
+from hybrid_blocks.tools.profile.process import profile
+from hybrid_blocks.tools.profile.workload import Settings
 from hybrid_blocks.vllm import block_pool
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request

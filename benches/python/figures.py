@@ -24,8 +24,8 @@ import numpy as np
 import orjson
 from _record import Row
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import (
     EngineConfig,
     ManagerName,
     Result,
@@ -33,9 +33,9 @@ from hybrid_blocks.replay import (
     replay,
     request_limits,
 )
-from hybrid_blocks.replay.shares import read_shares
-from hybrid_blocks.trace import read_trace
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.replay.shares import read_shares
+from hybrid_blocks.tools.trace import read_trace
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 from public_data import DATA
 
 GIB = 2**30

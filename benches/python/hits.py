@@ -21,8 +21,8 @@ from statistics import fmean
 import _test_folders  # noqa: F401
 import msgspec
 from _record import Record, Row, code_of
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import (
     Cache,
     EngineConfig,
     ManagerName,
@@ -32,11 +32,11 @@ from hybrid_blocks.replay import (
     replay,
     request_limits,
 )
-from hybrid_blocks.replay.errors import RefusedRequestError
-from hybrid_blocks.replay.limits import Refusal, RequestLimit, find_too_large
-from hybrid_blocks.replay.shares import SharedCache, share_text
-from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import Trace, read_trace
+from hybrid_blocks.tools.replay.errors import RefusedRequestError
+from hybrid_blocks.tools.replay.limits import Refusal, RequestLimit, find_too_large
+from hybrid_blocks.tools.replay.shares import SharedCache, share_text
+from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.trace import Trace, read_trace
 from loads import generate
 
 GIB = 2**30

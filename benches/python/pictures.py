@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.report import Plan, make_report
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.report import Plan, make_report
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hybrid_blocks.profile.loop import Loop
+    from hybrid_blocks.tools.profile.loop import Loop
 
 COUNTER = "callgrind_control"
 NUM_RUNNING, PROMPT, SHARED, ANSWER = 256, 2000, 500, 200
@@ -130,7 +130,7 @@ def handed_over(count: int, arguments: argparse.Namespace) -> int:
 
 def hand_over(count: int, groups: str, ending: str) -> None:
     """Record requests in this process."""
-    from hybrid_blocks.trace.recorder import Finished, Recorder  # noqa: PLC0415
+    from hybrid_blocks.recording.recorder import Finished, Recorder  # noqa: PLC0415
 
     size = BLOCK_TOKENS[groups]
     # Each request has hashes of its own: repeated ones would pack to nothing.
@@ -158,9 +158,9 @@ def jobs() -> Iterator[tuple[list[int], int]]:
 
 def serve(groups: str, level: str) -> None:
     """Run the steps in this process, which callgrind watches."""
-    from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over  # noqa: PLC0415
-    from hybrid_blocks.profile.loop import Loop  # noqa: PLC0415
-    from hybrid_blocks.profile.workload import Settings  # noqa: PLC0415
+    from hybrid_blocks.tools.profile.engine import Groups, make_hasher, scheduler_over  # noqa: PLC0415
+    from hybrid_blocks.tools.profile.loop import Loop  # noqa: PLC0415
+    from hybrid_blocks.tools.profile.workload import Settings  # noqa: PLC0415
     from hybrid_blocks.vllm import metrics, plugin, recorder  # noqa: PLC0415
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: PLC0415
 
@@ -204,7 +204,7 @@ def _seconds(loop: "Loop", steps: int) -> float:
 
 def _slow_down(factor: float) -> None:
     """Lengthen the recorder's times as valgrind lengthens steps: it wakes up as often a step."""
-    from hybrid_blocks.trace import record_file, recorder  # noqa: PLC0415
+    from hybrid_blocks.tools.trace import record_file, recorder  # noqa: PLC0415
 
     for module, name in (
         (recorder, "_GATHERED_S"),

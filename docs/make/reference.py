@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from hybrid_blocks.cli import app
-from hybrid_blocks.cli.commands import FUNCTIONS
 from hybrid_blocks.metrics import engine
 from hybrid_blocks.metrics.figure import Figure
 from hybrid_blocks.metrics.offload import OFFLOAD
 from hybrid_blocks.metrics.several import SEVERAL
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.cli.commands import FUNCTIONS
 from hybrid_blocks.variables import VARIABLES
 
 FOLDER: Final = Path(__file__).parents[1] / "reference"

@@ -1,6 +1,6 @@
 """``python -m hybrid_blocks``: the command without its script."""
 
-from hybrid_blocks.cli import app
+from hybrid_blocks.tools.cli import app
 
 if __name__ == "__main__":
     app()

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from hybrid_blocks._core import RecordLines
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.trace.recorded import Record, parse, split_digests
-from hybrid_blocks.trace.recorder import Finished
+from hybrid_blocks.recording.recorder import Finished
+from hybrid_blocks.tools.trace.recorded import Record, parse, split_digests
 
 KEY = bytes(range(16))
 HASHES = [bytes([number]) * 32 for number in range(3)]

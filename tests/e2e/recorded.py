@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.replay import Engine, EngineConfig, ManagerName, make_manager
-from hybrid_blocks.replay.cache import plan_cache
-from hybrid_blocks.replay.managers.vllm_adapter import VllmReplayAdapter
-from hybrid_blocks.trace import read_trace
-from hybrid_blocks.trace.lines import LineReader
-from hybrid_blocks.trace.recorded import Record, parse
+from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.tools.replay import Engine, EngineConfig, ManagerName, make_manager
+from hybrid_blocks.tools.replay.cache import plan_cache
+from hybrid_blocks.tools.replay.managers.vllm_adapter import VllmReplayAdapter
+from hybrid_blocks.tools.trace import read_trace
+from hybrid_blocks.tools.trace.lines import LineReader
+from hybrid_blocks.tools.trace.recorded import Record, parse
 from server import Server
 from traffic import client, complete, encode
 

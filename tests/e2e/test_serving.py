@@ -9,7 +9,7 @@ from pathlib import Path
 import models
 import pytest
 import vllm
-from hybrid_blocks.trace.recorded import split_digests
+from hybrid_blocks.tools.trace.recorded import split_digests
 from program import is_scheduled_in_one_call
 from recorded import hits_of_replay, kill_while_it_writes, lines_of, traces_of
 from scenario import PROMPTS, Record, arrival, live_through

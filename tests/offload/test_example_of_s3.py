@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hybrid_blocks._core.offload import ObjectStore
 from hybrid_blocks.offload.options import Options
-from hybrid_blocks.read.command import read_command
+from hybrid_blocks.tools.read.command import read_command
 from object_server import object_server
 from test_host_cache import LAYOUTS
 

@@ -4,12 +4,12 @@ from itertools import count
 from typing import Any
 
 import pytest
+from hybrid_blocks.connector import Connector
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.rates import RETRY_AFTER
 from hybrid_blocks.offload.several.child import Child
 from hybrid_blocks.offload.several.choice import Offer, soonest
 from hybrid_blocks.offload.several.options import Options
-from hybrid_blocks.plan.connector import Connector
 from hypothesis import given
 from hypothesis import strategies as st
 

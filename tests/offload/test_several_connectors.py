@@ -13,7 +13,7 @@ from hybrid_blocks.offload import several
 from hybrid_blocks.offload.rates import RETRY_AFTER
 from hybrid_blocks.offload.several import connector as module
 from hybrid_blocks.offload.several import stats
-from hybrid_blocks.profile.engine import Groups, scheduler_over
+from hybrid_blocks.tools.profile.engine import Groups, scheduler_over
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (

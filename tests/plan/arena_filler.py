@@ -1,6 +1,6 @@
 """An arena filled by the plainest means: dictionaries, no reuse of holes but by pool."""
 
-from hybrid_blocks.plan import ArenaPlan
+from hybrid_blocks.tools.plan import ArenaPlan
 
 
 class Filler:

@@ -9,9 +9,9 @@ from statistics import median
 from typing import Final
 
 import msgspec
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.memory import UTILIZATION, Estimate, estimate, parse_cards
-from hybrid_blocks.read.command import find_model
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.memory import UTILIZATION, Estimate, estimate, parse_cards
+from hybrid_blocks.tools.read.command import find_model
 
 GIB: Final = 2**30
 ROWS: Final = Path(__file__).with_name("logged_free_memory.json")

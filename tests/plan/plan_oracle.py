@@ -10,6 +10,7 @@ from unittest.mock import patch
 import torch
 import vllm
 import vllm_planning
+from hybrid_blocks.geometry.pipeline import stages
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -25,9 +26,8 @@ from hybrid_blocks.model.layer import (
     SlidingWindow,
     State,
 )
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.geometry.pipeline import stages
-from hybrid_blocks.plan.vllm import prefill_checkpoint
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.vllm import prefill_checkpoint
 from hybrid_blocks.vllm.support import ordered, release_of
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.abstract import MambaBase

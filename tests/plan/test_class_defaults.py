@@ -3,7 +3,7 @@
 import pytest
 from hybrid_blocks.model import PlanError, from_config
 from hybrid_blocks.model.layer import Attention, FullAttention, LatentAttention, Mamba2
-from hybrid_blocks.plan import Deployment, plan_vllm
+from hybrid_blocks.tools.plan import Deployment, plan_vllm
 
 GEMMA_12B: dict[str, object] = {
     "hidden_size": 3840,

@@ -5,8 +5,8 @@ import re
 
 import estimate_error
 import pytest
-from hybrid_blocks.cli import app
-from hybrid_blocks.plan.memory.card import CARDS, SOLD, parse_cards
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan.memory.card import CARDS, SOLD, parse_cards
 from typer.testing import CliRunner
 
 

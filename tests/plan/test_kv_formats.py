@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from hybrid_blocks.model import Model, PlanError, from_config, kv_format, load_model, table
-from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
 
 FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
 MODELOPT = {"quant_method": "modelopt", "quant_algo": "NVFP4"}

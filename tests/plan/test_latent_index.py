@@ -7,9 +7,9 @@ import pytest
 from hybrid_blocks.model import Rank, from_config
 from hybrid_blocks.model.described import decode
 from hybrid_blocks.model.layer import LatentAttention, LatentIndex
-from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.report import Plan, make_report
-from hybrid_blocks.read.command import read_command
+from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.tools.plan.report import Plan, make_report
+from hybrid_blocks.tools.read.command import read_command
 
 FIELDS: dict[str, object] = {
     "model_type": "deepseek_v32",

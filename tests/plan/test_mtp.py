@@ -6,7 +6,7 @@ import pytest
 from hybrid_blocks.model import Layer, from_config, load_model
 from hybrid_blocks.model.mtp import HEADS
 from hybrid_blocks.model.table import entries, fields
-from hybrid_blocks.plan import Deployment, plan_vllm
+from hybrid_blocks.tools.plan import Deployment, plan_vllm
 
 GIB = 2**30
 WITHOUT = (

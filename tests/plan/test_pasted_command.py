@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybrid_blocks.cli import app
+from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.plan.deployment import Deployment
-from hybrid_blocks.reach import connectors
-from hybrid_blocks.reach.features import Features, Speculative
-from hybrid_blocks.read import effects
-from hybrid_blocks.read.arguments import parse
-from hybrid_blocks.read.command import BATCHED_TOKENS, SEQUENCES, read_command
-from hybrid_blocks.read.features import read_features
-from hybrid_blocks.read.options import recorded
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.doctor import connectors
+from hybrid_blocks.tools.doctor.features import Features, Speculative
+from hybrid_blocks.tools.read import effects
+from hybrid_blocks.tools.read.arguments import parse
+from hybrid_blocks.tools.read.command import BATCHED_TOKENS, SEQUENCES, read_command
+from hybrid_blocks.tools.read.features import read_features
+from hybrid_blocks.tools.read.options import recorded
 from typer.testing import CliRunner
 
 COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]

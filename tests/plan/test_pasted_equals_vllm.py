@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.read import options
-from hybrid_blocks.read.arguments import parse
-from hybrid_blocks.read.words import find_server
+from hybrid_blocks.tools.read import options
+from hybrid_blocks.tools.read.arguments import parse
+from hybrid_blocks.tools.read.words import find_server
 from hybrid_blocks.vllm import support
 from vllm import __version__
 from vllm.entrypoints.common.cli_args import make_arg_parser

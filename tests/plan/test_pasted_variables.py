@@ -4,9 +4,9 @@ import re
 
 import pytest
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.plan import plan_natural
-from hybrid_blocks.plan.vllm import VllmPlan, plan_vllm
-from hybrid_blocks.read.command import read_command
+from hybrid_blocks.tools.plan import plan_natural
+from hybrid_blocks.tools.plan.vllm import VllmPlan, plan_vllm
+from hybrid_blocks.tools.read.command import read_command
 
 GIB = 2**30
 QWEN = "vllm serve Qwen/Qwen3.8-27B -pp 2 --max-model-len 65536"

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.cli import app
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.read.command import read_command
-from hybrid_blocks.read.config_file import LARGEST
-from hybrid_blocks.read.features import read_features
-from hybrid_blocks.read.words import LONGEST, find_server
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.read.command import read_command
+from hybrid_blocks.tools.read.config_file import LARGEST
+from hybrid_blocks.tools.read.features import read_features
+from hybrid_blocks.tools.read.words import LONGEST, find_server
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent.parent

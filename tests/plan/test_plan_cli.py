@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.cli import app
+from hybrid_blocks.tools.cli import app
 from typer.testing import CliRunner
 
 QWEN = ("Qwen3.5-27B", "--memory", "13.61GiB", "--tp", "2", "--max-model-len", "262144")
@@ -398,7 +398,7 @@ def test_a_config_that_is_no_config_is_one_clear_line(tmp_path: Path, text: str)
 
 def test_a_plan_waits_for_no_heavy_import() -> None:
     program = (
-        "import sys; from hybrid_blocks.cli import app; "
+        "import sys; from hybrid_blocks.tools.cli import app; "
         "app(['plan', 'Qwen3.5-27B', '--memory', '24GiB', '--lengths', '512,4k'], "
         "standalone_mode=False); "
         "heavy = {'numpy', 'torch', 'vllm', 'matplotlib', 'transformers'} & set(sys.modules); "

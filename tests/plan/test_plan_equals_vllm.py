@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from hybrid_blocks.model import Model, PlanError, from_config, load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment, plan_vllm
-from hybrid_blocks.read.log_lines import read_lines
+from hybrid_blocks.tools.plan import Deployment, plan_vllm
+from hybrid_blocks.tools.read.log_lines import read_lines
 from plan_oracle import INDEX, RELEASE, Oracle
 from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
 from vllm.v1.attention.backend import AttentionCGSupport

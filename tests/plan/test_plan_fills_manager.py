@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from hybrid_blocks._core import BlockManager
+from hybrid_blocks.geometry import capacity
 from hybrid_blocks.hashing import block_hasher
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import ArenaPlan, Deployment, plan_natural
-from hybrid_blocks.plan.geometry import capacity
-from hybrid_blocks.replay.managers.rust import group_spec
+from hybrid_blocks.tools.plan import ArenaPlan, Deployment, plan_natural
+from hybrid_blocks.tools.replay.managers.rust import group_spec
 
 CHUNK = 512
 CHUNKS = 5

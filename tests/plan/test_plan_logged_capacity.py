@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment, VllmPlan, plan_vllm
+from hybrid_blocks.tools.plan import Deployment, VllmPlan, plan_vllm
 
 ROWS = json.loads((Path(__file__).parent / "logged_capacity.json").read_text())
 HALF_A_DIGIT = 0.005 * 2**30

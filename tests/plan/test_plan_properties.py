@@ -2,6 +2,8 @@
 
 from arena_filler import serve_all
 from examples import examples
+from hybrid_blocks.geometry import capacity
+from hybrid_blocks.geometry.slab import STRIDE_ALIGNMENT
 from hybrid_blocks.model import Layer, Model, PlanError, load_model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -12,10 +14,8 @@ from hybrid_blocks.model.layer import (
     SlidingWindow,
 )
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import ArenaPlan, Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.geometry import capacity
-from hybrid_blocks.plan.geometry.slab import STRIDE_ALIGNMENT
-from hybrid_blocks.plan.report.figures import natural_budget, vllm_budget
+from hybrid_blocks.tools.plan import ArenaPlan, Deployment, plan_natural, plan_vllm
+from hybrid_blocks.tools.plan.report.figures import natural_budget, vllm_budget
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 

@@ -7,9 +7,9 @@ pytest.importorskip("vllm", reason="the oracle is vLLM itself", exc_type=ImportE
 
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment, VllmPlan, plan_vllm
-from hybrid_blocks.plan.report import Plan, make_report
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.plan import Deployment, VllmPlan, plan_vllm
+from hybrid_blocks.tools.plan.report import Plan, make_report
+from hybrid_blocks.tools.replay import (
     EngineConfig,
     ManagerName,
     VllmOptions,
@@ -17,8 +17,8 @@ from hybrid_blocks.replay import (
     model_cache,
     replay,
 )
-from hybrid_blocks.replay.manager import ReplayManager
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.replay.manager import ReplayManager
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 
 REQUESTS = 12
 OUTPUTS = 2

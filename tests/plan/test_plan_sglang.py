@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.sglang import plan_sglang
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.sglang import plan_sglang
 from typer.testing import CliRunner
 
 FIGURES = [

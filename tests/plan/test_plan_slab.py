@@ -2,13 +2,13 @@
 
 import pytest
 from hybrid_blocks._core.offload import ChunkCodec
+from hybrid_blocks.geometry.layout import MAX_GROUPS
+from hybrid_blocks.geometry.slab import Demand, choose
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.layer import State, StateFormat
-from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.geometry.layout import MAX_GROUPS
-from hybrid_blocks.plan.geometry.slab import Demand, choose
-from hybrid_blocks.plan.report import Plan, make_report
-from hybrid_blocks.plan.report.figures import natural_budget, vllm_budget
+from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.tools.plan.report import Plan, make_report
+from hybrid_blocks.tools.plan.report.figures import natural_budget, vllm_budget
 
 CONVERSATION = 1366
 """Tokens of a conversation at its end, as the mean of a public trace."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.model import PlanError, load_model
-from hybrid_blocks.plan import Deployment, plan_vllm
+from hybrid_blocks.tools.plan import Deployment, plan_vllm
 from planned import KINDS, LAYOUTS, MEMORY, STEP_TOKENS, WITHOUT
 
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.table import entries, fields
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.sglang import SERVED, plan_sglang
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.sglang import SERVED, plan_sglang
 
 HERE: Final = Path(__file__).parent
 WHEEL: Final = HERE.parents[1] / "build/sglang"

@@ -2,8 +2,8 @@
 
 import pytest
 from hybrid_blocks.model import from_config, load_model
-from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.report import Plan, make_report
+from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.tools.plan.report import Plan, make_report
 
 FIELDS: dict[str, object] = {
     "model_type": "qwen4_exp_text",

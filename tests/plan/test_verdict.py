@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.cli import app
-from hybrid_blocks.plan.report.verdict import percent, typical_lengths
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan.report.verdict import percent, typical_lengths
 from typer.testing import CliRunner
 
 LLAMA = (

@@ -5,8 +5,8 @@ import re
 from typing import Any
 
 import pytest
-from hybrid_blocks.cli import app
-from hybrid_blocks.plan.report.why_formulas import HOLDS, PARTS
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan.report.why_formulas import HOLDS, PARTS
 from typer.testing import CliRunner
 
 QWEN = ("Qwen3.5-27B", "--memory", "24GiB", "--tp", "2")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
-from hybrid_blocks.read.options import Kind, Option, Options, Takes
+from hybrid_blocks.tools.read.options import Kind, Option, Options, Takes
 
 _TAKES: dict[object, Takes] = {None: "one", "?": "maybe", "+": "many", "*": "many", 0: "nothing"}
 

@@ -5,12 +5,12 @@ from typing import Final
 
 import msgspec
 import numpy as np
-from hybrid_blocks.replay.cache import Cache
-from hybrid_blocks.replay.clock import Timeline
-from hybrid_blocks.replay.compare import compare
-from hybrid_blocks.replay.config import EngineConfig
-from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import Trace
+from hybrid_blocks.tools.replay.cache import Cache
+from hybrid_blocks.tools.replay.clock import Timeline
+from hybrid_blocks.tools.replay.compare import compare
+from hybrid_blocks.tools.replay.config import EngineConfig
+from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.trace import Trace
 
 LEARNING: Final = 300
 """Requests after which a placement has learned, from the start and from a change of the load."""

@@ -2,9 +2,9 @@
 
 import pytest
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import ReplayError, block_cache, model_cache, read_num_blocks
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import ReplayError, block_cache, model_cache, read_num_blocks
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 
 
 def test_the_arena_is_the_natural_plan_of_the_memory() -> None:

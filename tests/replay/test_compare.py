@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from hybrid_blocks import CheckpointPolicy
-from hybrid_blocks.cli import app
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import (
     EngineConfig,
     ManagerName,
     ReplayError,
@@ -20,15 +20,15 @@ from hybrid_blocks.replay import (
     replay,
     request_limits,
 )
-from hybrid_blocks.replay import compare as compare_module
-from hybrid_blocks.replay.compare import compare
-from hybrid_blocks.replay.errors import RefusedRequestError
-from hybrid_blocks.replay.limits import LeftOut, RequestLimit
-from hybrid_blocks.replay.places import PlaceCount
-from hybrid_blocks.replay.shares import SharedCache, read_shares
-from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import Trace, generate_workload, shared_prefixes
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.replay import compare as compare_module
+from hybrid_blocks.tools.replay.compare import compare
+from hybrid_blocks.tools.replay.errors import RefusedRequestError
+from hybrid_blocks.tools.replay.limits import LeftOut, RequestLimit
+from hybrid_blocks.tools.replay.places import PlaceCount
+from hybrid_blocks.tools.replay.shares import SharedCache, read_shares
+from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.trace import Trace, generate_workload, shared_prefixes
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 from loads import generate
 from typer.testing import CliRunner
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.replay import (
     EngineConfig,
     ManagerName,
     Result,
@@ -11,8 +11,8 @@ from hybrid_blocks.replay import (
     read_num_blocks,
     replay,
 )
-from hybrid_blocks.trace import Trace, measure_sharing, read_trace
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.trace import Trace, measure_sharing, read_trace
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 from made_traces import mooncake
 from public_data import MOONCAKE
 

@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import Cache, Engine, EngineConfig, ManagerName, make_manager
-from hybrid_blocks.replay.cache import plan_cache
-from hybrid_blocks.replay.hosted import BYTES_A_SECOND, HostedEngine, HostedManager, make_hosted
-from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import Trace
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import Cache, Engine, EngineConfig, ManagerName, make_manager
+from hybrid_blocks.tools.replay.cache import plan_cache
+from hybrid_blocks.tools.replay.hosted import (
+    BYTES_A_SECOND,
+    HostedEngine,
+    HostedManager,
+    make_hosted,
+)
+from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.trace import Trace
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 from typer.testing import CliRunner
 
 PROMPT, OUTPUT, DISTINCT = 3000, 4, 24

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import (
     Cache,
     Engine,
     EngineConfig,
@@ -21,9 +21,9 @@ from hybrid_blocks.replay import (
     model_cache,
     replay,
 )
-from hybrid_blocks.replay.cache import LiveBytes
-from hybrid_blocks.trace import Trace
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.replay.cache import LiveBytes
+from hybrid_blocks.tools.trace import Trace
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 
 EIGHT: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("Qwen3.5-27B", 24, {}),

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.cli import app
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import (
     EngineConfig,
     ManagerName,
     ReplayError,
@@ -16,10 +16,10 @@ from hybrid_blocks.replay import (
     replay,
     request_limits,
 )
-from hybrid_blocks.replay.cache import BlockUnit
-from hybrid_blocks.replay.limits import LeftOut, RequestLimit
-from hybrid_blocks.trace import Trace
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.replay.cache import BlockUnit
+from hybrid_blocks.tools.replay.limits import LeftOut, RequestLimit
+from hybrid_blocks.tools.trace import Trace
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 from typer.testing import CliRunner
 
 MODEL, MEMORY = "Qwen3.5-27B", 4 * 2**30

@@ -3,14 +3,14 @@
 import math
 
 import pytest
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import EngineConfig, model_cache
-from hybrid_blocks.replay.clock import Timeline
-from hybrid_blocks.replay.shares import SharedCache
-from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import Trace, generate_workload
-from hybrid_blocks.trace.builder import TraceBuilder
-from hybrid_blocks.trace.workloads import KINDS
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import EngineConfig, model_cache
+from hybrid_blocks.tools.replay.clock import Timeline
+from hybrid_blocks.tools.replay.shares import SharedCache
+from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.trace import Trace, generate_workload
+from hybrid_blocks.tools.trace.builder import TraceBuilder
+from hybrid_blocks.tools.trace.workloads import KINDS
 from loads import LOADS as OF_TESTS
 from loads import generate
 from regret import Phase, Regret, hit_rate, measure_regret, phases

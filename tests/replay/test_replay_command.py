@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.cli import app
+from hybrid_blocks.tools.cli import app
 from typer.testing import CliRunner
 
 NAMES = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.replay import (
     Engine,
     EngineConfig,
     ManagerName,
@@ -13,9 +13,9 @@ from hybrid_blocks.replay import (
     make_manager,
     replay,
 )
-from hybrid_blocks.replay.clock import StepTime
-from hybrid_blocks.trace import Trace
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.replay.clock import StepTime
+from hybrid_blocks.tools.trace import Trace
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loads import small

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import EngineConfig, ManagerName, model_cache
-from hybrid_blocks.replay import replay as replayed
-from hybrid_blocks.trace import generate_workload
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName, model_cache
+from hybrid_blocks.tools.replay import replay as replayed
+from hybrid_blocks.tools.trace import generate_workload
 
 
 @pytest.mark.parametrize(("load", "least"), [("tools", 0.6), ("agents", 0.45)])

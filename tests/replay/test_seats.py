@@ -1,9 +1,9 @@
 """Seats that take turns in a memory that holds too few of them: what is evicted still teaches."""
 
 import pytest
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import EngineConfig, ManagerName, model_cache, replay
-from hybrid_blocks.trace import generate_workload
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName, model_cache, replay
+from hybrid_blocks.tools.trace import generate_workload
 
 GIB = 2**30
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import (
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import (
     EngineConfig,
     ManagerName,
     Result,
@@ -15,7 +15,7 @@ from hybrid_blocks.replay import (
     model_cache,
     replay,
 )
-from hybrid_blocks.trace import Trace
+from hybrid_blocks.tools.trace import Trace
 from loads import generate
 
 MEASURED = {"manager_us_per_step_p50", "manager_us_per_step_p99", "manager_seconds", "wall_seconds"}

@@ -1,9 +1,9 @@
 """Windows are kept where a hit may end: the replay finds what it finds without windows."""
 
 import pytest
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import EngineConfig, ManagerName, model_cache, replay
-from hybrid_blocks.trace import generate_workload
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName, model_cache, replay
+from hybrid_blocks.tools.trace import generate_workload
 
 GIB = 2**30
 FOUND = (5 * 4096 + 512 * 10) / (6 * 4096 + 512 * 15)

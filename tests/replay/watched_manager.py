@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.replay import EngineConfig, RustOptions, block_cache
-from hybrid_blocks.replay.managers.rust import make_rust
-from hybrid_blocks.replay.managers.wrapped import WrappedManager
+from hybrid_blocks.tools.replay import EngineConfig, RustOptions, block_cache
+from hybrid_blocks.tools.replay.managers.rust import make_rust
+from hybrid_blocks.tools.replay.managers.wrapped import WrappedManager
 
 
 @dataclass

@@ -18,9 +18,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.cli import app
-from hybrid_blocks.top.errors import GoneError
-from hybrid_blocks.top.read import fetch
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.top.errors import GoneError
+from hybrid_blocks.tools.top.read import fetch
 from shown import shown
 from typer.testing import CliRunner
 
@@ -210,7 +210,7 @@ class Terminal:
 def test_the_view_says_that_an_engine_went_away_and_shows_it_again(
     served: Served, tmp_path: Path
 ) -> None:
-    command = ("-c", "from hybrid_blocks.cli import app; app()", "top", served.address)
+    command = ("-c", "from hybrid_blocks.tools.cli import app; app()", "top", served.address)
     terminal = Terminal(sys.executable, *command, "--interval", "0.1")
     try:
         terminal.wait_for("slabs 663")

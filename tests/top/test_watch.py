@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.top.errors import GoneError
-from hybrid_blocks.top.frame import View
-from hybrid_blocks.top.read import metrics_url
-from hybrid_blocks.top.reading import Reading
-from hybrid_blocks.top.watch import watch
+from hybrid_blocks.tools.top.errors import GoneError
+from hybrid_blocks.tools.top.frame import View
+from hybrid_blocks.tools.top.read import metrics_url
+from hybrid_blocks.tools.top.reading import Reading
+from hybrid_blocks.tools.top.watch import watch
 
 
 def read_in_turn(*answers: Reading | GoneError) -> Callable[[], Reading]:

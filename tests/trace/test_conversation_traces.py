@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks.trace import DamagedLineError, Trace, read_trace
-from hybrid_blocks.trace.conversations import CONVERSATION_GAP
+from hybrid_blocks.tools.trace import DamagedLineError, Trace, read_trace
+from hybrid_blocks.tools.trace.conversations import CONVERSATION_GAP
 
 
 def turn(t: float, tokens: int, keep: int, new: list[Any], **more: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.trace import DamagedLineError, TraceError, read_trace
+from hybrid_blocks.tools.trace import DamagedLineError, TraceError, read_trace
 
 GOOD: dict[str, str] = {
     "mooncake": '{"timestamp": 1, "input_length": 600, "output_length": 9, "hash_ids": [1, 2]}',

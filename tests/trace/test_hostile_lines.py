@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.trace import OnError, Trace, TraceError, measure_sharing, read_trace
+from hybrid_blocks.tools.trace import OnError, Trace, TraceError, measure_sharing, read_trace
 from test_more_formats import SAMPLES as MORE
 from test_trace_formats import SAMPLES
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks.trace import DamagedLineError, Trace, read_trace
+from hybrid_blocks.tools.trace import DamagedLineError, Trace, read_trace
 
 SIX = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
 EIGHT = SIX.replace("Timestamp,", "Timestamp,Session ID,Elapsed time,")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hybrid_blocks.trace import DamagedLineError, read_trace
-from hybrid_blocks.trace.lines import LineReader
-from hybrid_blocks.trace.record_file import ENDINGS, RecordFile
-from hybrid_blocks.trace.recorded import Record, parse, split_digests
-from hybrid_blocks.trace.recorder import Finished, Recorder, logger
+from hybrid_blocks.recording.record_file import ENDINGS, RecordFile
+from hybrid_blocks.recording.recorder import Finished, Recorder, logger
+from hybrid_blocks.tools.trace import DamagedLineError, read_trace
+from hybrid_blocks.tools.trace.lines import LineReader
+from hybrid_blocks.tools.trace.recorded import Record, parse, split_digests
 
 BLOCK = 16
 LARGEST = 1 << 30
@@ -31,7 +31,7 @@ ENDLESS = """
 import sys, time
 from pathlib import Path
 from test_recorded_lines import finished, LARGEST
-from hybrid_blocks.trace.recorder import Recorder
+from hybrid_blocks.recording.recorder import Recorder
 one = Recorder(Path(sys.argv[1]), LARGEST)
 for number in range(1_000_000):
     one.put(finished(number))

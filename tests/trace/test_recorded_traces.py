@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hybrid_blocks.trace import Trace, measure_sharing, read_trace
+from hybrid_blocks.tools.trace import Trace, measure_sharing, read_trace
 from made_traces import MAKERS, Facts
 from public_data import DATA
 

@@ -1,6 +1,6 @@
 import numpy as np
-from hybrid_blocks.trace import Sharing, Trace, measure_sharing
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.trace import Sharing, Trace, measure_sharing
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 from loads import small

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hybrid_blocks.cli import app
-from hybrid_blocks.trace import TraceError, read_trace
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.trace import TraceError, read_trace
 from typer.testing import CliRunner
 
 TALK = {"conversations": [{"from": "human", "value": "a b a"}, {"from": "gpt", "value": "a b"}]}

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hybrid_blocks.cli import app
-from hybrid_blocks.trace import FORMATS, Trace, TraceError, read_trace
-from hybrid_blocks.trace.builder import TraceBuilder
-from hybrid_blocks.trace.read import Format
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.trace import FORMATS, Trace, TraceError, read_trace
+from hybrid_blocks.tools.trace.builder import TraceBuilder
+from hybrid_blocks.tools.trace.read import Format
 from typer.testing import CliRunner
 
 MOONCAKE = [

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hybrid_blocks.trace import (
+from hybrid_blocks.tools.trace import (
     WORKLOADS,
     Trace,
     TraceError,
@@ -10,7 +10,7 @@ from hybrid_blocks.trace import (
     measure_sharing,
     shared_prefixes,
 )
-from hybrid_blocks.trace.workloads import KINDS, Agents, BranchingTools, Chats, Documents
+from hybrid_blocks.tools.trace.workloads import KINDS, Agents, BranchingTools, Chats, Documents
 from loads import LOADS, Templates, generate, mix
 
 ALL = (*KINDS, *LOADS)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from hybrid_blocks.trace import DamagedLineError, Trace, TraceError, read_trace
+from hybrid_blocks.tools.trace import DamagedLineError, Trace, TraceError, read_trace
 from test_more_formats import SAMPLES as MORE
 from test_trace_formats import SAMPLES
 

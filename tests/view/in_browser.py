@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from chromium import IDLE, MODEL, Browser, browser
-from hybrid_blocks.cli import app
-from hybrid_blocks.view import colors
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.view import colors
 from scripts import TEX, write_config, write_trace
 from typer.testing import CliRunner
 from urllib3.exceptions import ReadTimeoutError
@@ -280,7 +280,7 @@ def test_vllms_manager_plays_on_the_same_axis(page: Browser, tmp_path: Path) -> 
 @contextmanager
 def serving(*arguments: str) -> Iterator[str]:
     """``view``, and the address that it prints."""
-    code = "from hybrid_blocks.cli import app; app()"
+    code = "from hybrid_blocks.tools.cli import app; app()"
     serve = [sys.executable, "-u", "-c", code, "view", "--port", "0", *arguments]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
         try:

@@ -13,12 +13,12 @@ import pytest
 from bokeh.models import Row
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
-from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.report import Plan, make_report, report
-from hybrid_blocks.view.plan_page import PlanPage
-from hybrid_blocks.view.plan_picture import PlanPicture, make_plan_picture
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.report import Plan, make_report, report
+from hybrid_blocks.tools.view.plan_page import PlanPage
+from hybrid_blocks.tools.view.plan_picture import PlanPicture, make_plan_picture
 from typer.testing import CliRunner
 
 QWEN = ("Qwen3.5-27B", "--memory", "24GiB")
@@ -206,7 +206,7 @@ def test_a_page_that_cannot_be_written_is_refused_first(tmp_path: Path, command:
 def test_without_bokeh_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setattr("hybrid_blocks.cli.output.find_spec", lambda _: None)
+    monkeypatch.setattr("hybrid_blocks.tools.cli.output.find_spec", lambda _: None)
     error = run(command, "--html", tmp_path / "page.html", expect=2)
     assert error == "error: --html needs Bokeh: pip install 'hybrid-blocks[view]'\n"
 
@@ -220,8 +220,8 @@ def test_a_page_that_would_not_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_no_command_imports_bokeh_unless_a_page_is_asked_for() -> None:
     code = (
-        "import sys; from hybrid_blocks.cli import app;"
-        "import hybrid_blocks.cli.plan, hybrid_blocks.cli.replay, hybrid_blocks.cli.doctor;"
+        "import sys; from hybrid_blocks.tools.cli import app;"
+        "from hybrid_blocks.tools.cli import plan, replay, doctor;"
         "assert not {'bokeh', 'jinja2', 'tornado'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

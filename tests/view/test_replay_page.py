@@ -10,17 +10,17 @@ import hybrid_blocks
 import msgspec
 import numpy as np
 import pytest
-from hybrid_blocks.cli import app
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import EngineConfig, ManagerName, block_cache, model_cache
-from hybrid_blocks.replay.cache import Cache
-from hybrid_blocks.replay.compare import Runs, compare
-from hybrid_blocks.replay.film import MOST_FRAMES, MOST_TILES, Lookup, Thinned
-from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import Trace, generate_workload, measure_sharing
-from hybrid_blocks.view.page import html_of
-from hybrid_blocks.view.replay_page import ReplayPage, head
-from hybrid_blocks.view.replay_picture import make_replay_picture, story
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName, block_cache, model_cache
+from hybrid_blocks.tools.replay.cache import Cache
+from hybrid_blocks.tools.replay.compare import Runs, compare
+from hybrid_blocks.tools.replay.film import MOST_FRAMES, MOST_TILES, Lookup, Thinned
+from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.trace import Trace, generate_workload, measure_sharing
+from hybrid_blocks.tools.view.page import html_of
+from hybrid_blocks.tools.view.replay_page import ReplayPage, head
+from hybrid_blocks.tools.view.replay_picture import make_replay_picture, story
 from loads import generate
 from typer.testing import CliRunner
 

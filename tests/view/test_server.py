@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from bokeh.document import Document
 from bokeh.util.token import generate_session_id
-from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
-from hybrid_blocks.view import server
-from hybrid_blocks.view.controls import Controls
-from hybrid_blocks.view.server import GuardedServer, make_server
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.view import server
+from hybrid_blocks.tools.view.controls import Controls
+from hybrid_blocks.tools.view.server import GuardedServer, make_server
 from scripts import SCRIPTS
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
@@ -364,7 +364,7 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 def test_without_bokeh_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybrid_blocks.cli.output.find_spec", lambda _: None)
+    monkeypatch.setattr("hybrid_blocks.tools.cli.output.find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["view"])
     assert result.exit_code == 2
     assert result.stderr == "error: view needs Bokeh: pip install 'hybrid-blocks[view]'\n"

@@ -10,18 +10,18 @@ import pytest
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 from bokeh.models.widgets import AutocompleteInput, Div
-from hybrid_blocks.cli import app
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.replay import EngineConfig, model_cache
-from hybrid_blocks.replay.compare import compare
-from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import read_trace
-from hybrid_blocks.view.controls import Controls, plan
-from hybrid_blocks.view.page import safe
-from hybrid_blocks.view.plan_page import PlanPage
-from hybrid_blocks.view.replay_page import ReplayPage
-from hybrid_blocks.view.replay_picture import make_replay_picture
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import EngineConfig, model_cache
+from hybrid_blocks.tools.replay.compare import compare
+from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.trace import read_trace
+from hybrid_blocks.tools.view.controls import Controls, plan
+from hybrid_blocks.tools.view.page import safe
+from hybrid_blocks.tools.view.plan_page import PlanPage
+from hybrid_blocks.tools.view.replay_page import ReplayPage
+from hybrid_blocks.tools.view.replay_picture import make_replay_picture
 from scripts import RUN, write_config, write_trace
 from typer.testing import CliRunner
 

@@ -12,7 +12,7 @@ ADAPTER = sorted(
     file for folder in ("", "releases/", "natural/") for file in PLUGIN.glob(f"{folder}*.py")
 )
 PACKAGE = "hybrid_blocks.vllm"
-GEOMETRY = sorted((ROOT / "python/hybrid_blocks/plan/geometry").glob("*.py"))
+GEOMETRY = sorted((ROOT / "python/hybrid_blocks/geometry").glob("*.py"))
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
 STATES = ROOT / "kernels/convert_states/pools.py"
 FIGURES = sorted((ROOT / "python/hybrid_blocks/metrics").glob("*.py"))

@@ -13,7 +13,7 @@ from hybrid_blocks._core.offload import ChunkCodec
 from hybrid_blocks.kernels.convert_states import naive
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import GatedDeltaNet, StateFormat
-from hybrid_blocks.plan import Deployment
+from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm import block_copies, converting_copies
 from hybrid_blocks.vllm.converting_copies import ConvertingCopy, Recipe
 from hybrid_blocks.vllm.level import CHECKPOINTS

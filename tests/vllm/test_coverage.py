@@ -8,22 +8,22 @@ from typing import get_args
 import pytest
 import vllm
 from hybrid_blocks import __version__
-from hybrid_blocks.cli import app
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.reach.answer import at_level, reach
-from hybrid_blocks.reach.engine import Engine
-from hybrid_blocks.reach.features import (
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.doctor.answer import at_level, reach
+from hybrid_blocks.tools.doctor.engine import Engine
+from hybrid_blocks.tools.doctor.features import (
     METHODS,
     Features,
     Speculative,
     is_served,
     parse_speculative,
 )
-from hybrid_blocks.reach.probe import NUM_REQUESTS, probed
-from hybrid_blocks.reach.table import FEATURES, MOST_SERVED, Row, document, rows, share
+from hybrid_blocks.tools.doctor.probe import NUM_REQUESTS, probed
+from hybrid_blocks.tools.doctor.table import FEATURES, MOST_SERVED, Row, document, rows, share
+from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.errors import IntegrityError
-from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from vllm.sampling_params import SamplingParams

@@ -11,7 +11,7 @@ import pytest
 import vllm
 from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.profile.engine import Groups, make_scheduler
+from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import (
     engine_labels,
     grant,

@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hybrid_blocks.cli import app
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
-from hybrid_blocks.profile.floor import Floor
-from hybrid_blocks.profile.loop import Loop
-from hybrid_blocks.profile.probes import Span, Step
-from hybrid_blocks.profile.process import LevelProcess, ProfileError, check_agreement, profile
-from hybrid_blocks.profile.recorded import Recorded
-from hybrid_blocks.profile.report import make_table, plot
-from hybrid_blocks.profile.result import PARTS, Findings, summarize
-from hybrid_blocks.profile.workload import FLOOR, Settings, steady
-from hybrid_blocks.trace import generate_workload, read_trace
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.tools.profile.floor import Floor
+from hybrid_blocks.tools.profile.loop import Loop
+from hybrid_blocks.tools.profile.probes import Span, Step
+from hybrid_blocks.tools.profile.process import LevelProcess, ProfileError, check_agreement, profile
+from hybrid_blocks.tools.profile.recorded import Recorded
+from hybrid_blocks.tools.profile.report import make_table, plot
+from hybrid_blocks.tools.profile.result import PARTS, Findings, summarize
+from hybrid_blocks.tools.profile.workload import FLOOR, Settings, steady
+from hybrid_blocks.tools.trace import generate_workload, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.request_hasher import RequestHasher
 from rich.console import Console

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
-from hybrid_blocks.profile.loop import Loop
-from hybrid_blocks.profile.workload import Settings
-from hybrid_blocks.trace import measure_sharing, read_trace
-from hybrid_blocks.trace.read import detect_format
-from hybrid_blocks.trace.recorded import split_digests
-from hybrid_blocks.trace.recorder import MAX_WAITING, Finished, Recorder
+from hybrid_blocks.recording.recorder import MAX_WAITING, Finished, Recorder
+from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.tools.profile.loop import Loop
+from hybrid_blocks.tools.profile.workload import Settings
+from hybrid_blocks.tools.trace import measure_sharing, read_trace
+from hybrid_blocks.tools.trace.read import detect_format
+from hybrid_blocks.tools.trace.recorded import split_digests
 from hybrid_blocks.vllm import installation, recorder
 from hybrid_blocks.vllm import scheduler as batched
 from hybrid_blocks.vllm.level import Level

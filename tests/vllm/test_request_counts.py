@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 from hybrid_blocks._core.vllm import RequestAttribute, RequestState
-from hybrid_blocks.profile.engine import Groups, make_scheduler
+from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import installation, plugin
 from hybrid_blocks.vllm.scheduler import AsyncScheduler
 from vllm.sampling_params import SamplingParams

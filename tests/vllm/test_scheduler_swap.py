@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.profile.engine import Groups, make_scheduler
-from hybrid_blocks.reach import probe
+from hybrid_blocks.tools.doctor import probe
+from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import (
     foreign_parts,
     grant,

@@ -170,7 +170,7 @@ class RecordLines:
 
     def __new__(cls, key: bytes, start: float) -> RecordLines: ...
     def encode(self, requests: list[Any]) -> bytes:
-        """Return a line for each ``hybrid_blocks.trace.recorder.Finished``, with its end."""
+        """Return a line for each ``hybrid_blocks.recording.recorder.Finished``, with its end."""
 
 _Count = TypeVar("_Count", int, npt.NDArray[np.int64])
 

@@ -16,8 +16,8 @@ from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.trace.record_file import split
-from hybrid_blocks.trace.recorder import Finished, Recorder
+from hybrid_blocks.recording.record_file import split
+from hybrid_blocks.recording.recorder import Finished, Recorder
 from hybrid_blocks.units import human, parse_memory
 
 logger = init_logger("vllm.hybrid_blocks")

@@ -11,10 +11,10 @@ from unittest.mock import patch
 import plan_oracle
 import torch
 import vllm_planning
+from hybrid_blocks.geometry.pipeline import stages
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import State
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.plan.geometry.pipeline import stages
+from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.natural import planning
 from plan_oracle import StateLayer
 from vllm.config import VllmConfig

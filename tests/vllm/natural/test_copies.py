@@ -17,7 +17,7 @@ from hybrid_blocks.model.layer import (
     ShortConv,
     SlidingWindow,
 )
-from hybrid_blocks.plan import Deployment
+from hybrid_blocks.tools.plan import Deployment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_oracle import StateLayer

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from hybrid_blocks.kernels import StateLayout
 from hybrid_blocks.model.layer import StateFormat
-from hybrid_blocks.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import checking, installation
 from hybrid_blocks.vllm import scheduler as one_call
 from hybrid_blocks.vllm.converting_copies import Recipe

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import vllm.logger
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
+from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.grant import Grant
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.natural import formats

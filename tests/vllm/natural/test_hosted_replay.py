@@ -8,13 +8,13 @@ from unittest.mock import patch
 import pytest
 from hybrid_blocks.model import load_model
 from hybrid_blocks.offload.region import Header, Region
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.replay import Cache, EngineConfig, model_cache
-from hybrid_blocks.replay.clock import Arrivals, StepTime
-from hybrid_blocks.replay.hosted import HostedEngine, make_hosted
-from hybrid_blocks.replay.variant import Variant
-from hybrid_blocks.trace import Trace, generate_workload
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.tools.replay import Cache, EngineConfig, model_cache
+from hybrid_blocks.tools.replay.clock import Arrivals, StepTime
+from hybrid_blocks.tools.replay.hosted import HostedEngine, make_hosted
+from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from vllm.config import KVTransferConfig, VllmConfig

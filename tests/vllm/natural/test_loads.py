@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over
+from hybrid_blocks.tools.profile.engine import Groups, make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig

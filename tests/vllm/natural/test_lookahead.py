@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hybrid_blocks.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
 from vllm.config import SpeculativeConfig

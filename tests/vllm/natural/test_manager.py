@@ -11,7 +11,7 @@ import pytest
 from examples import examples
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.metrics.engine import ENDS
-from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
+from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
 from hybrid_blocks.vllm import checking
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager

@@ -6,7 +6,7 @@ from typing import Any
 from examples import examples
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import FullAttention, LatentAttention, Mamba2, SlidingWindow
-from hybrid_blocks.plan import Deployment
+from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.natural.groups import arena_plan, layout_of, needed_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,13 +7,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from hybrid_blocks.geometry import capacity
+from hybrid_blocks.geometry.pipeline import stages
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.layer import State, StateFormat
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.plan.geometry import capacity
-from hybrid_blocks.plan.geometry.pipeline import stages
-from hybrid_blocks.plan.natural_refusals import natural_refusals
+from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
+from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
 from hybrid_blocks.vllm.level import CHECKPOINTS
 from hybrid_blocks.vllm.natural import concurrency, stock
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig

@@ -18,7 +18,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.nixl.params import _FIELDS, NO_ENGINE
 from hybrid_blocks.offload.nixl.stalled import StalledReads
 from hybrid_blocks.offload.nixl.worker import SlabNixlWorker
-from hybrid_blocks.profile.engine import Groups, make_hasher, scheduler_over
+from hybrid_blocks.tools.profile.engine import Groups, make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
 from hypothesis import given, settings

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
-from hybrid_blocks.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.replay import EngineConfig, model_cache
-from hybrid_blocks.replay.engine import Engine as ReplayEngine
-from hybrid_blocks.replay.managers import ManagerName, make_manager
-from hybrid_blocks.replay.managers.wrapped import WrappedManager
-from hybrid_blocks.trace import Trace
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.tools.replay import EngineConfig, model_cache
+from hybrid_blocks.tools.replay.engine import Engine as ReplayEngine
+from hybrid_blocks.tools.replay.managers import ManagerName, make_manager
+from hybrid_blocks.tools.replay.managers.wrapped import WrappedManager
+from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
 from loads import generate

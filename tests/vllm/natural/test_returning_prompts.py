@@ -3,7 +3,7 @@
 import pytest
 from _served_model import Case, Side, serving
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import Deployment
+from hybrid_blocks.tools.plan import Deployment
 
 from natural.served import Served
 

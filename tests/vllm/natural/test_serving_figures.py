@@ -14,9 +14,9 @@ from _record import Record
 from _served_model import Case, OtherLevelError, Side
 from _served_rows import deployment
 from hybrid_blocks.model import load_model
-from hybrid_blocks.plan import plan_natural
-from hybrid_blocks.trace import generate_workload
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.plan import plan_natural
+from hybrid_blocks.tools.trace import generate_workload
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 
 GIB = 2**30
 

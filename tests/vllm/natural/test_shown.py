@@ -1,7 +1,7 @@
 """What an engine over slabs shows of its capacity."""
 
 import pytest
-from hybrid_blocks.profile.engine import scheduler_over
+from hybrid_blocks.tools.profile.engine import scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import Level
 from vllm.config import VllmConfig

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import FullAttention, Mamba2
-from hybrid_blocks.plan import Deployment
+from hybrid_blocks.tools.plan import Deployment
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.kv_cache_layout import KVCacheLayout

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.level import EVENTS, Level, publishes_usable_only
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.plan import Deployment
+from hybrid_blocks.tools.plan import Deployment
 from plan_oracle import StateLayer
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 

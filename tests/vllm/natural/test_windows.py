@@ -5,8 +5,8 @@ import pytest
 from _served_model import Case, Side
 from _served_rows import deployment
 from hybrid_blocks.model import load_model
-from hybrid_blocks.trace import Trace, generate_workload
-from hybrid_blocks.trace.builder import TraceBuilder
+from hybrid_blocks.tools.trace import Trace, generate_workload
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 
 GIB = 2**30
 

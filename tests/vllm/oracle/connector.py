@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid_blocks.profile.loop import fingerprint_schedule
+from hybrid_blocks.tools.profile.loop import fingerprint_schedule
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, SupportsHMA
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 

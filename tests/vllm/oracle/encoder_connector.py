@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from hybrid_blocks.profile.loop import fingerprint_schedule
+from hybrid_blocks.tools.profile.loop import fingerprint_schedule
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from hybrid_blocks.profile.loop import fingerprint_schedule
+from hybrid_blocks.tools.profile.loop import fingerprint_schedule
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm import scheduler as batched
 from hybrid_blocks.weightless import make_scheduler, model_config

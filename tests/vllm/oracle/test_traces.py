@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from hybrid_blocks.profile.engine import Groups, make_hasher, make_scheduler
-from hybrid_blocks.profile.loop import Loop
-from hybrid_blocks.profile.workload import Settings
-from hybrid_blocks.trace import Trace, generate_workload, read_trace
+from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
+from hybrid_blocks.tools.profile.loop import Loop
+from hybrid_blocks.tools.profile.workload import Settings
+from hybrid_blocks.tools.trace import Trace, generate_workload, read_trace
 from hybrid_blocks.vllm import installation
 from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
 from made_traces import MAKERS

@@ -4,7 +4,7 @@ from vllm.config import VllmConfig
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
-from hybrid_blocks.plan.geometry import capacity
+from hybrid_blocks.geometry import capacity
 from hybrid_blocks.vllm.natural import notes, stock
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.groups import arena_plan

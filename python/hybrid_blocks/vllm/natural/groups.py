@@ -13,11 +13,11 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
 )
 
+from hybrid_blocks.geometry.arena import ArenaPlan
+from hybrid_blocks.geometry.layout import Layout, cut_slabs, lay_out
+from hybrid_blocks.geometry.natural import plan_arena
 from hybrid_blocks.kernels import Place, Run, StateLayout
 from hybrid_blocks.model.layer import StateFormat
-from hybrid_blocks.plan.geometry.arena import ArenaPlan
-from hybrid_blocks.plan.geometry.layout import Layout, cut_slabs, lay_out
-from hybrid_blocks.plan.geometry.natural import plan_arena
 from hybrid_blocks.vllm.converting_copies import Recipe
 from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.layers import cached_layers, layer_groups

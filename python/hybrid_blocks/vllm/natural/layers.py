@@ -12,9 +12,9 @@ from vllm.v1.kv_cache_interface import (
     MLAAttentionSpec,
 )
 
+from hybrid_blocks.geometry.layout import CachedLayer, LayerGroup
 from hybrid_blocks.model.kind import GroupKind
 from hybrid_blocks.model.layer import StateFormat
-from hybrid_blocks.plan.geometry.layout import CachedLayer, LayerGroup
 from hybrid_blocks.vllm.recurrent import kept_bytes
 from hybrid_blocks.vllm.specs import kind_of, row_of
 

@@ -3,8 +3,8 @@
 from vllm.config import VllmConfig
 from vllm.logger import init_logger
 
-from hybrid_blocks.plan.geometry import capacity
-from hybrid_blocks.plan.geometry.arena import ArenaPlan
+from hybrid_blocks.geometry import capacity
+from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.units import human
 from hybrid_blocks.vllm import notice
 

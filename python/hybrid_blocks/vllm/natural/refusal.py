@@ -18,7 +18,7 @@ from vllm.v1.kv_cache_interface import (
     MLAAttentionSpec,
 )
 
-from hybrid_blocks.plan.connector import Connector
+from hybrid_blocks.connector import Connector
 from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
 from hybrid_blocks.vllm.specs import ATTENTION_AT_NATURAL
 

@@ -17,8 +17,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from hybrid_blocks.arithmetic import ceil_div
-from hybrid_blocks.plan.vllm.align import LATENT_KERNEL_BLOCK_TOKENS
-from hybrid_blocks.plan.vllm.prefill_checkpoint import FLASHINFER_TOKENS
+from hybrid_blocks.geometry.kernel_blocks import FLASHINFER_TOKENS, LATENT_KERNEL_BLOCK_TOKENS
 from hybrid_blocks.vllm import releases
 
 CPU_BLOCK_TOKENS = 128

@@ -1,6 +1,0 @@
-"""The natural geometry: every group keeps its own page size, inside one arena of slabs."""
-
-from hybrid_blocks.plan.geometry.arena import ArenaPlan, GroupPlan
-from hybrid_blocks.plan.geometry.natural import plan_natural
-
-__all__ = ["ArenaPlan", "GroupPlan", "plan_natural"]

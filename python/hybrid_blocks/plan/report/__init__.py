@@ -1,5 +1,0 @@
-"""What a plan says: figures, warnings, tables and the explanation of one figure."""
-
-from hybrid_blocks.plan.report.report import Plan, Report, make_report
-
-__all__ = ["Plan", "Report", "make_report"]

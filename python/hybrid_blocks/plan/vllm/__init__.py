@@ -1,5 +1,0 @@
-"""vLLM's way of sizing a hybrid cache, worked out without vLLM."""
-
-from hybrid_blocks.plan.vllm.plan import VllmPlan, plan_vllm
-
-__all__ = ["VllmPlan", "plan_vllm"]

@@ -1,0 +1,234 @@
+"""``hybrid-blocks replay``: a trace through a block manager."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.geometry.deployment import MOST
+from hybrid_blocks.model import PlanError
+from hybrid_blocks.tools.cli.given import Given
+from hybrid_blocks.tools.cli.output import fail, refuse_same_file, to_draw, to_page, to_write
+from hybrid_blocks.tools.cli.replay_asked import Asked, counted_cache, planned_cache, read_asked
+from hybrid_blocks.tools.cli.replay_refuse import DEFAULT_MODEL, check_options, warn_of_defaults
+from hybrid_blocks.tools.cli.replay_run import run
+from hybrid_blocks.tools.cli.replay_show import Files, show_replay
+from hybrid_blocks.tools.cli.replay_trace import generate_requests, read_requests
+from hybrid_blocks.tools.cli.speculative import Option
+from hybrid_blocks.tools.cli.values import MOST_RUNNING, finite
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.memory import parse_cards
+from hybrid_blocks.tools.replay import Cache, EngineConfig, ManagerName
+from hybrid_blocks.tools.trace import AUTO, FORMATS, WORKLOADS, OnError, Trace
+
+DEFAULT_MANAGER = ManagerName.RUST
+DEFAULT_MEMORY = "24GiB"
+
+
+def replay_command(  # noqa: PLR0917 - typer reads the options from the signature
+    context: typer.Context,
+    trace: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[TRACE]",
+            exists=True,
+            help="Trace file, also of gzip or zstd.",
+        ),
+    ] = None,
+    trace_format: Annotated[
+        str, typer.Option("--format", help=f"Format of TRACE: {', '.join((AUTO, *FORMATS))}.")
+    ] = AUTO,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="tokenizer.json, for a TRACE that holds text."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Model that plans the cache: a name or a config.json.")
+    ] = DEFAULT_MODEL,
+    memory: Annotated[str, typer.Option(help="Memory for the cache of each GPU.")] = DEFAULT_MEMORY,
+    gpu: Annotated[
+        str | None, typer.Option(help="Card that vLLM's manager is planned for; an H100.")
+    ] = None,
+    num_blocks: Annotated[
+        str | None,
+        typer.Option(
+            "--num-blocks",
+            "--num-gpu-blocks-override",
+            metavar="N|unbounded",
+            help="Blocks in the pool, instead of a model and memory.",
+        ),
+    ] = None,
+    block_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST, help="Tokens of an attention block, and between checkpoints."
+        ),
+    ] = None,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
+    tp: Annotated[
+        int, typer.Option("--tp", "--tensor-parallel-size", min=1, help="Tensor parallel size.")
+    ] = 1,
+    num_speculative_tokens: Annotated[int, typer.Option(min=0, help="Draft tokens of a step.")] = 0,
+    speculative: Option = None,
+    placement: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[,NAME]",
+            help="Where the rust manager keeps states: learned, fixed:N[+N], geometric, every:N, "
+            "none.",
+        ),
+    ] = "learned",
+    checkpoint_every: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="The same as --placement every:N.")
+    ] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N%[,unbounded]",
+            help="Memory as shares of what an unbounded cache would hold; compares hits.",
+        ),
+    ] = None,
+    signal: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            callback=finite,
+            help="Let clients say how sessions go on, right in this share of cases.",
+        ),
+    ] = None,
+    retention: Annotated[
+        str,
+        typer.Option(
+            "--retention",
+            "--prefix-cache-retention-interval",
+            metavar="N|dense",
+            help="vLLM's --prefix-cache-retention-interval; dense keeps all.",
+        ),
+    ] = "0",
+    max_num_seqs: Annotated[
+        int, typer.Option(min=1, max=MOST_RUNNING, help="Most running requests.")
+    ] = 256,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Most tokens computed in one step.")
+    ] = 8192,
+    watermark: Annotated[
+        float, typer.Option(help="Share of the pool that an admission leaves free.")
+    ] = 0.01,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Replay only the first N requests.")
+    ] = None,
+    saturate: Annotated[
+        bool, typer.Option(help="Let all requests arrive at once, to see full load.")
+    ] = False,
+    manager: Annotated[
+        list[ManagerName] | None,
+        typer.Option(
+            help="Block manager; give it again to put several side by side.",
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Host memory of HybridOffloadingSpec below the rust manager's device: 64GiB."
+        ),
+    ] = None,
+    on_error: Annotated[
+        OnError,
+        typer.Option(
+            help="What a damaged line does, and a request too large for a manager.",
+        ),
+    ] = "raise",
+    workload: Annotated[
+        str,
+        typer.Option(help=f"Workload to generate: {', '.join(WORKLOADS)}."),
+    ] = WORKLOADS[0],
+    seats: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Seats that take turns, with --workload seats.")
+    ] = 16,
+    seed: Annotated[int, typer.Option(min=0, max=MOST, help="Seed of the generated workload.")] = 0,
+    whole: Annotated[bool, typer.Option("--all", help="Show every row.")] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(callback=to_page, help="Write a page that plays the replay in a browser."),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            callback=to_draw,
+            help="Draw pool use and running requests; with --share, hits over memory.",
+        ),
+    ] = None,
+) -> None:
+    """Replay TRACE, or a generated workload, through a block manager in virtual time."""
+    given = Given(context)
+    try:
+        asked = read_asked(
+            manager or [DEFAULT_MANAGER],
+            placement if checkpoint_every is None else f"every:{checkpoint_every}",
+            retention=retention,
+            signal=signal,
+            share=share,
+            host=host,
+        )
+        check_options(given, asked.managers, asked.placements, workload)
+        refuse_same_file(trace=trace, json=json, plot=plot, html=html)
+        config = EngineConfig(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            watermark=watermark,
+            reject_too_large=on_error == "skip",
+        )
+        deployment = Deployment(
+            tp=tp,
+            kv_cache_dtype=kv_cache_dtype,
+            num_speculative_tokens=num_speculative_tokens,
+            block_size=block_size,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            in_flight_batches=1,
+            card=None if gpu is None else parse_cards(gpu).kind,
+        )
+        cache = None
+        if num_blocks is None:
+            cache = planned_cache(model, memory, deployment, speculative, given)
+        requests = (
+            read_requests(trace, trace_format, on_error, limit, tokenizer)
+            if trace is not None
+            else generate_requests(workload, seed, limit, seats)
+        )
+        requests = requests.at_once() if saturate else requests
+        cache = cache or counted_cache(str(num_blocks), block_size, requests)
+        files = Files(json, plot, html, context)
+        _replay(
+            *(requests, cache, asked, config, files),
+            is_saturated=saturate,
+            whole=whole,
+        )
+        warn_of_defaults(given, memory)
+    except (HybridBlocksError, PlanError, OSError) as error:
+        fail(error)
+
+
+def _replay(
+    trace: Trace,
+    cache: Cache,
+    asked: Asked,
+    config: EngineConfig,
+    files: Files,
+    *,
+    is_saturated: bool,
+    whole: bool,
+) -> None:
+    """Run the comparison, print it and write the files."""
+    results, runs = run(
+        *(trace, cache, asked.variants(), config),
+        shares=asked.shares,
+        with_film=files.html is not None,
+    )
+    show_replay(trace, cache, results, runs, files, is_saturated=is_saturated, whole=whole)

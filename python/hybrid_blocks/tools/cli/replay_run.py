@@ -1,0 +1,124 @@
+"""The runs of ``replay``, with a bar each."""
+
+from collections.abc import Sequence
+
+from rich.progress import Progress, TaskID
+
+from hybrid_blocks.tools.cli.progress import make_progress
+from hybrid_blocks.tools.cli.without_gpu import allow_no_gpu
+from hybrid_blocks.tools.replay import (
+    Cache,
+    EngineConfig,
+    ManagerName,
+    Result,
+    VllmOptions,
+)
+from hybrid_blocks.tools.replay.compare import Runs, compare
+from hybrid_blocks.tools.replay.shares import SharedCache, share_text
+from hybrid_blocks.tools.replay.variant import Variant, make_variants
+from hybrid_blocks.tools.trace import (
+    Trace,
+    measure_sharing,
+)
+
+
+def wanted_variants(
+    managers: Sequence[ManagerName],
+    placements: Sequence[str],
+    retention: int | None,
+    signal: float | None,
+    *,
+    host_bytes: int,
+) -> tuple[Variant, ...]:
+    """Return each manager with each of its choices."""
+    if ManagerName.VLLM in managers:
+        allow_no_gpu()
+    vllm = VllmOptions(retention=retention)
+    return make_variants(managers, placements, vllm, signal, host_bytes=host_bytes)
+
+
+def run(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    *,
+    shares: Sequence[float] | None,
+    with_film: bool,
+) -> tuple[list[Result], Runs]:
+    """Run each variant, over shares of an unbounded cache if there are some.
+
+    Runs over shares have results alone.
+    """
+    if shares is not None:
+        return compare_shares(trace, cache, variants, config, shares), []
+    runs = compare_managers(trace, cache, variants, config, with_film=with_film)
+    return [result for result, _ in runs], runs
+
+
+def compare_managers(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    *,
+    with_film: bool,
+) -> Runs:
+    """Run each variant over one cache."""
+    with make_progress() as progress:
+        measuring = progress.add_task("measure sharing", total=1)
+        sharing = measure_sharing(trace, cache.geometry.hash_block_size)
+        progress.update(measuring, completed=1)
+        return compare(
+            trace,
+            cache,
+            variants,
+            config,
+            sharing=sharing,
+            with_film=with_film,
+            on_progress=_Tasks(progress, len(trace)),
+        )
+
+
+def compare_shares(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    shares: Sequence[float],
+) -> list[Result]:
+    """Run each variant over shares of an unbounded cache."""
+    results: list[Result] = []
+    with make_progress() as progress:
+        measuring = progress.add_task("measure an unbounded cache", total=1)
+        unbounded = SharedCache(trace, cache)
+        progress.update(measuring, completed=1)
+        for share in shares:
+            runs = compare(
+                trace,
+                unbounded.at(share),
+                variants,
+                config,
+                share=share_text(share),
+                sharing=unbounded.sharing,
+                prefixes=unbounded.prefixes,
+                on_progress=_Tasks(progress, len(trace), f"{share_text(share)} "),
+            )
+            results += [result for result, _ in runs]
+    return results
+
+
+class _Tasks:
+    """A bar for every variant that has begun."""
+
+    def __init__(self, progress: Progress, total: int, prefix: str = "") -> None:
+        self._progress = progress
+        self._total = total
+        self._prefix = prefix
+        self._tasks: dict[Variant, TaskID] = {}
+
+    def __call__(self, variant: Variant, done: int) -> None:
+        if variant not in self._tasks:
+            title = f"replay ({self._prefix}{variant.name})"
+            self._tasks[variant] = self._progress.add_task(title, total=self._total)
+        self._progress.update(self._tasks[variant], completed=done)

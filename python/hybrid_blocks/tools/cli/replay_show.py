@@ -1,0 +1,118 @@
+"""Tables, files and pages of ``replay``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import orjson
+import typer
+from rich.table import Table
+
+from hybrid_blocks.terminal import make_console, print_table, print_verdict
+from hybrid_blocks.tools.cli.command_line import made_by
+from hybrid_blocks.tools.cli.output import STDOUT, write_json
+from hybrid_blocks.tools.replay import Cache, ReplayError, Result
+from hybrid_blocks.tools.replay.compare import Runs
+from hybrid_blocks.tools.replay.plot import plot as draw
+from hybrid_blocks.tools.replay.plot import plot_hits
+from hybrid_blocks.tools.replay.report import (
+    engine_text,
+    left_out_text,
+    make_table,
+    never_full_text,
+)
+from hybrid_blocks.tools.replay.share_report import make_hits_table, make_places_table
+from hybrid_blocks.tools.replay.verdict import verdict
+from hybrid_blocks.tools.trace import Trace
+
+
+class Files(NamedTuple):
+    """The files that a replay writes, and the command that a page names."""
+
+    json: Path | None
+    plot: Path | None
+    html: Path | None
+    context: typer.Context
+
+
+def show_replay(
+    trace: Trace,
+    cache: Cache,
+    results: Sequence[Result],
+    runs: Runs,
+    files: Files,
+    *,
+    is_saturated: bool,
+    whole: bool,
+) -> None:
+    """Draw, write and print runs, or hits over memory where there are no runs.
+
+    Files come first: a reader of the tables, such as ``head``, may leave before their end.
+    """
+    draw_runs(files.plot, results, runs)
+    if files.html is not None and any(result.requests for result in results):
+        write_page(files.html, trace, cache, runs, files.context)
+    if runs:
+        never_full = never_full_text(runs, is_saturated=is_saturated)
+        answer = [*verdict(results), *filter(None, (never_full,))]
+        show(files.json, results, make_table(results, whole=whole), answer=answer, whole=whole)
+    else:
+        show(files.json, results, make_hits_table(results), make_places_table(results))
+    check_served(results)
+
+
+def show(
+    json: Path | None,
+    results: Sequence[Result],
+    *tables: Table | None,
+    answer: Sequence[str] = (),
+    whole: bool = True,
+) -> None:
+    """Write the figures, and print an answer and tables, unless they go to standard output."""
+    if json is not None:
+        rows = [msgspec.to_builtins(result) for result in results]
+        # One object, or a list of them if several managers ran.
+        content = rows[0] if len(rows) == 1 else rows
+        write_json(json, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    if json != STDOUT:
+        console = make_console()
+        one_size = len({result.memory_bytes for result in results}) == 1
+        print_verdict(console, answer)
+        console.print(engine_text(results[0], has_memory=one_size), soft_wrap=True)
+        for table in filter(None, tables):
+            print_table(console, table)
+        if not whole:
+            console.print("--all shows the pool, checkpoints, steps and times")
+
+
+def draw_runs(path: Path | None, results: Sequence[Result], runs: Runs) -> None:
+    """Draw runs, or hits over memory where there are none."""
+    if path is None:
+        return
+    if runs:
+        draw(path, runs)
+    else:
+        plot_hits(path, results)
+
+
+def write_page(path: Path, trace: Trace, cache: Cache, runs: Runs, context: typer.Context) -> None:
+    """Write the page of runs."""
+    from hybrid_blocks.tools.view.page import write  # noqa: PLC0415 - optional, slow
+    from hybrid_blocks.tools.view.replay_page import ReplayPage  # noqa: PLC0415
+    from hybrid_blocks.tools.view.replay_picture import make_replay_picture  # noqa: PLC0415
+
+    picture = make_replay_picture(trace, cache, runs)
+    write(ReplayPage(picture, made_by(context)).document(), path)
+
+
+def check_served(results: Sequence[Result]) -> None:
+    """Check that some replay had requests to serve.
+
+    Raises:
+        ReplayError: all were left out of all replays; says why.
+
+    """
+    if all(result.rejected_requests and not result.requests for result in results):
+        reasons = dict.fromkeys(left_out_text(why) for one in results for why in one.left_out)
+        raise ReplayError(f"every request was left out, nothing was replayed: {'; '.join(reasons)}")

@@ -1,0 +1,132 @@
+"""The features of an engine, beside its model."""
+
+from typing import TypeGuard
+
+import msgspec
+
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.geometry.deployment import MAX_DRAFT_TOKENS
+from hybrid_blocks.geometry.pipeline import stages
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model.layer import Attention, Cache
+from hybrid_blocks.tools.doctor.connectors import CONNECTORS
+
+METHODS = (
+    "ngram", "ngram_gpu", "suffix", "eagle", "eagle3", "mtp", "dflash", "dspark", "draft_model",
+    "custom_class", "extract_hidden_states",
+)  # fmt: skip
+"""Methods of speculative decoding, as vLLM names them."""
+FIRST_RUNNER = ("suffix", "custom_class")
+"""Methods that only vLLM's first model runner knows; it does not schedule them asynchronously."""
+MOST_RANKS = 1024
+
+
+class Speculative(msgspec.Struct, frozen=True):
+    """A method of speculative decoding and its draft tokens a step."""
+
+    method: str
+    num_tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.method}:{self.num_tokens}"
+
+
+class Features(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of an engine that may decide what runs. The defaults are vLLM's.
+
+    ``connector`` is a short name or a class name of vLLM. ``tp``, ``dcp``, ``pcp`` and ``pp`` count
+    the ranks of tensor, decode context, prefill context and pipeline parallelism; ``tp`` 0 stands
+    for as few as ``dcp`` asks for. With ``images``, requests have image inputs.
+    """
+
+    speculative: Speculative | None = None
+    connector: str | None = None
+    encoder_connector: bool = False
+    lora: bool = False
+    images: bool = False
+    logprobs: bool = False
+    priorities: bool = False
+    tp: int = 0
+    dcp: int = 1
+    pcp: int = 1
+    pp: int = 1
+    residency_metrics: bool = False
+    flop_metrics: bool = False
+    sampling_masks: bool = False
+    prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "dcp", "pcp", "pp"):
+            ranks = getattr(self, name)
+            if ranks < (name != "tp"):
+                raise InvalidArgumentError(f"--{name} must be positive: {ranks}")
+            if ranks > MOST_RANKS:
+                raise InvalidArgumentError(f"--{name} {ranks}: at most {MOST_RANKS:,} ranks")
+        if self.tp and self.tp % self.dcp:
+            raise InvalidArgumentError(
+                f"--tp {self.tp} is no multiple of --dcp {self.dcp}, whose ranks are of those"
+            )
+
+    @property
+    def needs_first_runner(self) -> bool:
+        """Return whether vLLM falls back to its first model runner."""
+        return self.speculative is not None and self.speculative.method in FIRST_RUNNER
+
+    @property
+    def connector_class(self) -> str | None:
+        """Return vLLM's name of the connector."""
+        return self.connector and CONNECTORS.get(self.connector, self.connector)
+
+
+def is_served(model: Model, features: Features) -> bool:
+    """Return whether a model has what a feature needs: MTP is of models with a draft head."""
+    drafts = features.speculative
+    return bool(model.draft_layers) or drafts is None or drafts.method != "mtp"
+
+
+def check_model(model: Model, features: Features) -> None:
+    """Check that there can be such an engine of a model.
+
+    Raises ``PlanError`` for a draft head that the model lacks, and for more pipeline stages than
+    its layers fill. It also raises it for fewer tensor-parallel ranks than its KV heads need.
+    """
+    if not is_served(model, features):
+        others = ", ".join(method for method in METHODS if method != "mtp")
+        raise PlanError(
+            f"--speculative {features.speculative}: {model.name} has no draft head for multi-token "
+            f"prediction; methods without one are {others}"
+        )
+    stages(model, model.layers, features.pp)
+    heads = max((it.cache.kv_heads for it in model.layers if _has_kv_heads(it.cache)), default=0)
+    if features.tp and features.dcp > 1 and features.tp < heads * features.dcp:
+        raise PlanError(
+            f"--tp {features.tp} with --dcp {features.dcp}: decode context parallelism stores each "
+            f"of the {heads} KV heads of {model.name} {features.dcp} times; give --tp "
+            f"{heads * features.dcp} or more"
+        )
+
+
+def _has_kv_heads(cache: Cache) -> TypeGuard[Attention]:
+    return isinstance(cache, Attention)
+
+
+def parse_speculative(text: str) -> Speculative:
+    """Return what ``mtp:2`` stands for.
+
+    Raises ``InvalidArgumentError`` for an unknown method, naming those that are known, and for a
+    number of tokens below 1 or above ``MAX_DRAFT_TOKENS``.
+    """
+    method, _, count = text.partition(":")
+    if method not in METHODS:
+        raise InvalidArgumentError(
+            f"--speculative {text}: {method!r} is no known method; known are {', '.join(METHODS)}"
+        )
+    if not (count.isascii() and count.isdecimal() and count.strip("0")):
+        raise InvalidArgumentError(
+            f"--speculative {text}: say how many tokens are drafted a step, as in {method}:2"
+        )
+    if len(count) > 9 or int(count) > MAX_DRAFT_TOKENS:
+        raise InvalidArgumentError(
+            f"--speculative {text}: vLLM verifies at most {MAX_DRAFT_TOKENS} draft tokens a step"
+        )
+    return Speculative(method, int(count))

@@ -1,0 +1,215 @@
+"""``docs/coverage.md``: the level of every built-in model with every feature, a row each."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import fill
+from types import MappingProxyType
+from typing import NamedTuple
+
+import vllm
+
+from hybrid_blocks.model import Model, PlanError, load_model
+from hybrid_blocks.model.table import entries
+from hybrid_blocks.tools.doctor.answer import Reach, at_level, reach
+from hybrid_blocks.tools.doctor.features import Features, Speculative, is_served
+from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.support import release_of
+
+FEATURES: Mapping[str, Features] = MappingProxyType(
+    {
+        "plain": Features(),
+        "MTP, 2 drafts": Features(speculative=Speculative("mtp", 2)),
+        "EAGLE, 3 drafts": Features(speculative=Speculative("eagle", 3)),
+        "EAGLE-3, 3 drafts": Features(speculative=Speculative("eagle3", 3)),
+        "DFlash, 7 drafts": Features(speculative=Speculative("dflash", 7)),
+        "DSpark, 7 drafts": Features(speculative=Speculative("dspark", 7)),
+        "draft model, 3 drafts": Features(speculative=Speculative("draft_model", 3)),
+        "n-grams, 4 drafts": Features(speculative=Speculative("ngram", 4)),
+        "n-grams on the GPU, 4 drafts": Features(speculative=Speculative("ngram_gpu", 4)),
+        "suffixes, 4 drafts": Features(speculative=Speculative("suffix", 4)),
+        "drafts of a custom class, 4": Features(speculative=Speculative("custom_class", 4)),
+        "extracted hidden states": Features(speculative=Speculative("extract_hidden_states", 1)),
+        "offloading connector": Features(connector="offloading"),
+        "offloading by this package": Features(connector="hybrid-offloading"),
+        "NIXL connector": Features(connector="nixl"),
+        "NIXL by this package": Features(connector="hybrid-nixl"),
+        "several connectors by this package": Features(connector="hybrid-multi"),
+        "encoder cache connector": Features(encoder_connector=True),
+        "LoRA": Features(lora=True),
+        "images": Features(images=True),
+        "log probabilities": Features(logprobs=True),
+        "priorities": Features(priorities=True),
+        "decode context parallelism 2": Features(dcp=2),
+        "prefill context parallelism 2": Features(pcp=2),
+        "pipeline parallelism 2": Features(pp=2),
+        "residency metrics": Features(residency_metrics=True),
+        "FLOP metrics": Features(flop_metrics=True),
+        "sampling masks": Features(sampling_masks=True),
+        "no prefix caching": Features(prefix_caching=False),
+        "MTP, LoRA, images, offloading": Features(
+            speculative=Speculative("mtp", 2), lora=True, images=True, connector="offloading"
+        ),
+        "MTP, LoRA, images, offloading by this package": Features(
+            speculative=Speculative("mtp", 2), lora=True, images=True, connector="hybrid-offloading"
+        ),
+    }
+)
+"""The rows of each model."""
+
+MOST_SERVED = (
+    "Qwen3.5-27B",
+    "Qwen3.6-27B",
+    "Qwen3.8-27B",
+    "Qwen3.5-35B-A3B",
+    "Qwen3.6-35B-A3B",
+    "Qwen3.5-9B",
+    "Qwen3-Next-80B-A3B",
+    "gpt-oss-120b",
+    "gpt-oss-20b",
+    "Gemma-3-27B",
+    "Gemma-4-31B",
+    "Gemma-4-26B-A4B",
+    "DeepSeek-V3",
+    "Kimi-K3",
+    "Nemotron-3-Nano-30B-A3B",
+    "Nemotron-3-Super-120B-A12B",
+    "Granite-4.0-H-Small",
+    "Llama-4-Scout-17B-16E",
+    "Mistral-7B-v0.1",
+    "Phi-4",
+)
+"""Twenty built-in models that stand for what is served most; a choice, not a statistic."""
+
+_HEAD = """\
+# What runs where
+
+For users who ask which level and scheduler their engine reaches. A command makes this file, and a
+test compares the two:
+```
+hybrid-blocks doctor --table > docs/coverage.md
+hybrid-blocks doctor --model Qwen3.5-27B --speculative mtp:2 --lora    # one engine
+```
+Each engine was constructed with vLLM {release}, without weights: its configuration, its plan of the
+KV cache for the model's layers, and its scheduler. A few requests with the feature then ran through
+it. {models} built-in models and {features} features make {rows} engines. MTP is left out for models
+without a draft head. Layers of a drafter's own model are not part of the plan, and the package that
+vLLM wants for suffixes, arctic-inference, was not there.
+
+- *level* is the level that `HYBRID_BLOCKS=natural` reaches on a GPU. If it is `natural`, the
+  default reaches `manager`.
+- *scheduler* names the code that schedules decoding requests unless `HYBRID_BLOCKS_SCHEDULER=off`:
+  this package in one call, or vLLM's own.
+
+Of the 20 models named at the end, {whole} of {served} engines ({percent:.0f} %) reach level
+`manager` and the scheduler in one call.
+[Reasons](reference/reasons.md) explains each.
+
+| feature | models | level | scheduler | why not more |
+|---|---|---|---|---|
+"""
+
+_MODELS = """
+## The 20 models of the figure
+"""
+
+_Outcome = tuple[str, str, str]
+
+
+class Row(NamedTuple):
+    """One model with one feature. ``refused`` is vLLM's reason where it refuses the engine."""
+
+    model: str
+    feature: str
+    reach: Reach | None
+    refused: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether level ``manager`` at least and the scheduler in one call are reached."""
+        found = self.reach
+        return found is not None and found.manager_level is Level.MANAGER and found.is_one_call
+
+
+def rows(
+    names: Iterable[str] | None = None, features: Iterable[str] = tuple(FEATURES)
+) -> Iterator[Row]:
+    """Yield a row for each feature of each model, by default of all built-in ones.
+
+    Models of the same layers are constructed once.
+    """
+    answers: dict[tuple[object, str], Row] = {}
+    features = tuple(features)
+    # Once for all: what takes the place of vLLM's classes is looked for in all modules.
+    with at_level(Level.MANAGER):
+        for name in entries() if names is None else names:
+            model = load_model(name)
+            layers = (model.layers, model.draft_layers, model.dtype)
+            for feature in features:
+                if is_served(model, FEATURES[feature]):
+                    key = (layers, feature)
+                    if key not in answers:
+                        answers[key] = _row(model, feature, FEATURES[feature])
+                    yield answers[key]._replace(model=model.name)
+
+
+def _row(model: Model, feature: str, features: Features) -> Row:
+    try:
+        return Row(model.name, feature, reach(model, features))
+    except PlanError as error:
+        return Row(model.name, feature, None, str(error))
+
+
+def share(found: list[Row]) -> tuple[int, int]:
+    """Return how many of the engines that vLLM serves reach all, and how many there are."""
+    served = [row for row in found if row.reach is not None]
+    return sum(row.is_whole for row in served), len(served)
+
+
+def document(found: Sequence[Row]) -> str:
+    """Return the whole document for the rows of all built-in models."""
+    most_served = [row for row in found if row.model in MOST_SERVED]
+    whole, served = share(most_served)
+    head = _HEAD.format(
+        release=release_of(vllm.__version__),
+        models=len({row.model for row in found}),
+        features=len(FEATURES),
+        rows=len(found),
+        whole=whole,
+        served=served,
+        percent=100 * whole / served,
+    )
+    lines = [line for feature in FEATURES for line in _lines(feature, found)]
+    named = fill(", ".join(MOST_SERVED) + ".", 100, break_on_hyphens=False)
+    return head + "\n".join(lines) + "\n" + _MODELS + named + "\n"
+
+
+def outcome(row: Row) -> _Outcome:
+    """Return the last three cells of a row: level, scheduler, and why not more."""
+    found = row.reach
+    if found is None:
+        return "none", "none", str(row.refused)
+    reasons = [
+        *([f"level: {found.why_not_natural}"] if found.level is not Level.NATURAL else []),
+        *([f"scheduler: {found.why_not_one_call}"] if not found.is_one_call else []),
+    ]
+    return f"`{found.level}`", found.scheduler, "; ".join(reasons)
+
+
+def _lines(feature: str, found: Sequence[Row]) -> list[str]:
+    """Return a line for each outcome of a feature, the most frequent one first."""
+    models: dict[_Outcome, list[str]] = {}
+    for row in found:
+        if row.feature == feature:
+            models.setdefault(outcome(row), []).append(row.model)
+    ordered = sorted(models.items(), key=lambda item: -len(item[1]))
+    rest = [name for _, names in ordered[1:] for name in names]
+    lines = []
+    for number, (cells, names) in enumerate(ordered):
+        named = _joined(names)
+        if number == 0:
+            named = f"all but those below, {len(names)}" if rest else f"all {len(names)}"
+        lines.append(f"| {feature} | {named} | {' | '.join(cells)} |")
+    return lines
+
+
+def _joined(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

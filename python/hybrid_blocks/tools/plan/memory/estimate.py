@@ -1,0 +1,162 @@
+"""The free memory of a card, estimated; and the cards of ``--gpu`` with it."""
+
+from typing import Final
+
+import msgspec
+
+from hybrid_blocks.geometry.deployment import Deployment
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model.weights import weight_bytes
+from hybrid_blocks.tools.plan.memory.card import Cards
+from hybrid_blocks.units import gib
+
+UTILIZATION: Final = 0.92
+"""Default of ``--gpu-memory-utilization`` in vLLM 0.33."""
+
+_FIXED: Final = 2**30
+"""Context, communication buffers and CUDA graphs: about a GiB on each card."""
+
+_WIDTHS: Final = 8
+"""Activations that live at once, in widths of the hidden state."""
+
+_LOGITS: Final = 4 * 151_936
+"""Bytes of one request's logits, in float32 and with the vocabulary of most models."""
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of one card's memory, in bytes; ``free`` is what is left for the cache."""
+
+    card: str
+    total: int
+    usable: int
+    utilization: float
+    parameters: int
+    parameters_source: str
+    is_quantized: bool
+    weights: int
+    activations: int
+
+    @property
+    def free(self) -> int:
+        """Memory of the cache."""
+        return self.usable - self.weights - self.activations
+
+    @property
+    def line(self) -> str:
+        """Say it in one sentence."""
+        return (
+            f"{gib(self.free)} are an estimate: {self.utilization:g} x {gib(self.total)} of "
+            f"{self.card} = {gib(self.usable)}, less {gib(self.weights)} of weights "
+            f"({self.parameters / 1e9:,.1f} billion parameters, {self.parameters_source}) "
+            f"and {gib(self.activations)} for activations, CUDA graphs and context; --memory gives "
+            "it exactly, as 'Available KV cache memory' in vLLM's log"
+        )
+
+
+def estimate(
+    model: Model, deployment: Deployment, cards: Cards, utilization: float = UTILIZATION
+) -> Estimate:
+    """Estimate the free memory of each card of a deployment.
+
+    Raises:
+        PlanError: the model's parameters are not known, more or fewer cards are given than the
+            deployment has ranks, or nothing is left.
+
+    """
+    check_count(deployment, cards)
+    ranks = deployment.tp * deployment.pp
+    if not 0 < utilization <= 1:
+        raise PlanError(f"--gpu-memory-utilization {utilization}: a number above 0, at most 1")
+    if model.weights is None:
+        raise PlanError(
+            f"--gpu: the number of parameters of {model.name} is not known: "
+            f"{model.weights_unknown}; give --memory, or a config.json that tells it"
+        )
+    found = Estimate(
+        card=cards.name,
+        total=cards.total_bytes,
+        usable=int(utilization * cards.total_bytes),
+        utilization=utilization,
+        parameters=model.weights.parameters,
+        parameters_source=model.weights.source,
+        is_quantized=model.weights.bits is not None,
+        weights=weight_bytes(model.weights, model.dtype) // ranks,
+        activations=_FIXED
+        + 2 * _WIDTHS * deployment.max_num_batched_tokens * model.weights.hidden_size
+        + _LOGITS * deployment.max_num_seqs,
+    )
+    if found.free <= 0:
+        raise PlanError(
+            f"--gpu {cards.name}: nothing is left for the cache: {gib(found.usable)} usable, "
+            f"{gib(found.weights)} of weights, {gib(found.activations)} besides; give more "
+            "cards, or weights in fewer bits"
+        )
+    return found
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of card, and the share of it that an engine may use."""
+
+    cards: Cards
+    utilization: float = UTILIZATION
+
+    def free(self, model: Model, deployment: Deployment) -> int:
+        """Estimate the free memory of each card, with as many cards as there are ranks.
+
+        Raises:
+            PlanError: as `estimate`.
+
+        """
+        return self.estimate(model, deployment).free
+
+    def estimate(self, model: Model, deployment: Deployment) -> Estimate:
+        """Return the parts of the free memory, as `free`."""
+        any_number = msgspec.structs.replace(self.cards, count=None)
+        return estimate(model, deployment, any_number, self.utilization)
+
+    def option(self, deployment: Deployment) -> str:
+        """Return the option that gives a deployment its cards."""
+        ranks = deployment.tp * deployment.pp
+        return f"--gpu {ranks}x{self.cards.name}"
+
+
+def check_count(deployment: Deployment, cards: Cards) -> None:
+    """Refuse more or fewer cards than ranks.
+
+    Raises:
+        PlanError: there are.
+
+    """
+    ranks = deployment.tp * deployment.pp
+    if cards.count is not None and cards.count != ranks:
+        raise PlanError(
+            f"--gpu {cards.count}x{cards.name}: --tp {deployment.tp} and --pp {deployment.pp} make "
+            f"{ranks} ranks; give as many cards, or --tp {cards.count}"
+        )
+
+
+def on_cards(deployment: Deployment, cards: Cards) -> Deployment:
+    """Return the deployment on the cards; vLLM chooses kernels by them.
+
+    Raises:
+        PlanError: as `check_count`.
+
+    """
+    check_count(deployment, cards)
+    return msgspec.structs.replace(deployment, card=cards.kind or deployment.card)
+
+
+def memory_of_gpu(
+    cards: Cards, model: Model, deployment: Deployment, utilization: float | None
+) -> tuple[Model, int, Gpu]:
+    """Return the model with a note on the estimate, the free memory of each card, and the card.
+
+    Raises:
+        PlanError: as `estimate`.
+
+    """
+    share = utilization or UTILIZATION
+    found = estimate(model, deployment, cards, share)
+    notes = (*model.notes, found.line, *filter(None, (cards.note,)))
+    estimated = Gpu(cards=cards, utilization=share)
+    return msgspec.structs.replace(model, notes=notes), found.free, estimated

@@ -1,0 +1,29 @@
+"""What of a model, or of how it is split, keeps vLLM from running it at level ``natural``."""
+
+from hybrid_blocks.geometry.deployment import Deployment
+from hybrid_blocks.model import Model
+from hybrid_blocks.model.layer import State
+
+
+def natural_refusals(model: Model, deployment: Deployment) -> list[str]:
+    """Return all reasons. A plan of slabs for such an engine holds for the replay only.
+
+    ``deployment.level_refusal`` is the last one, where there is one.
+    """
+    caches = [layer.cache for layer in model.layers]
+    kinds = {cache.kind for cache in caches}
+    rank = deployment.rank(model)
+    shapes = {
+        tuple(tensor.shape for tensor in cache.tensors(rank))
+        for cache in caches
+        if isinstance(cache, State)
+    }
+    refused = {
+        "cross attention": "cross" in kinds,
+        "no attention layer": kinds == {State.kind},
+        "recurrent states of several shapes": len(shapes) > 1,
+        "compressed attention": model.index is not None,
+        "sparse latent attention": any(getattr(cache, "sparse", False) for cache in caches),
+    }
+    named = [name for name, applies in refused.items() if applies]
+    return [*named, *filter(None, (deployment.level_refusal,))]

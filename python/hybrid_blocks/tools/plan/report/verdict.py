@@ -1,0 +1,161 @@
+"""What level ``natural`` gains over vLLM: at each length, and in one or two lines."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from hybrid_blocks.tools.plan.report.figures import AtLength, PlanReport
+from hybrid_blocks.units import short_tokens
+
+TYPICAL: Final = (1024, 4096, 16_384)
+"""Lengths in tokens that a plan without ``--lengths`` shows, besides the longest."""
+
+_WORTH_A_WORD: Final = 0.005
+_HITS: Final = "hybrid-blocks replay says how many more prompt tokens it finds in the cache"
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """How much more one length runs at level ``natural``: 0.1 is a tenth more than in vLLM.
+
+    ``share`` is of what runs, which ``max_num_seqs`` may cap, and ``in_memory`` of what memory
+    holds. Both are None where a side holds no whole request, or no engine runs the natural plan.
+    """
+
+    length: int
+    share: float | None
+    in_memory: float | None
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of a plan. ``gains`` are in the order of a plan's ``lengths``."""
+
+    lines: tuple[str, ...]
+    gains: tuple[Gain, ...]
+    trace: Gain | None = None
+
+
+def typical_lengths(limit: int) -> list[int]:
+    """Return the lengths to show below a maximum."""
+    return [length for length in TYPICAL if length < limit]
+
+
+def judge(
+    natural: PlanReport, vllm: PlanReport | None, refusals: Sequence[str], max_num_seqs: int
+) -> Verdict:
+    """Compare two plans; ``refusals`` are what keeps vLLM from running at level ``natural``."""
+    if vllm is None:
+        lines: tuple[str, ...] = ("vLLM cannot serve this model, so there is nothing to gain",)
+        return Verdict(lines=lines, gains=_none(natural))
+    if refusals:
+        lines = (
+            f"nothing to gain in memory: vLLM runs at level manager ({', '.join(refusals)}), which "
+            "keeps vLLM's blocks and saves scheduler time alone",
+        )
+        return Verdict(lines=lines, gains=_none(natural))
+    gains = tuple(
+        _gain(ours, theirs) for ours, theirs in zip(natural.lengths, vllm.lengths, strict=True)
+    )
+    trace = _gain(natural.trace, vllm.trace) if natural.trace and vllm.trace else None
+    starting = tuple(_starting(natural, vllm))
+    told = _told(gains, trace, natural.lengths[0].length)
+    if not told:
+        return Verdict(lines=starting or ("nothing to compare",), gains=gains, trace=trace)
+    return Verdict(
+        lines=(*starting, *_lines(told, natural, vllm, max_num_seqs)), gains=gains, trace=trace
+    )
+
+
+def percent(share: float | None) -> str:
+    """Return a gain as whole percent, ``-`` where there is none."""
+    if share is None:
+        return "-"
+    whole = round(100 * share)
+    return f"{whole:+d} %" if whole else "0 %"
+
+
+def _none(natural: PlanReport) -> tuple[Gain, ...]:
+    return tuple(Gain(length=one.length, share=None, in_memory=None) for one in natural.lengths)
+
+
+def _gain(ours: AtLength, theirs: AtLength) -> Gain:
+    if min(ours.concurrency, theirs.concurrency) < 1:
+        return Gain(length=ours.length, share=None, in_memory=None)
+    return Gain(
+        length=ours.length,
+        share=ours.running / theirs.running - 1,
+        in_memory=ours.concurrency / theirs.concurrency - 1,
+    )
+
+
+def _starting(natural: PlanReport, vllm: PlanReport) -> Iterator[str]:
+    limit = natural.lengths[0].length
+    for name, fits, other in (
+        ("vLLM", vllm.max_length, "level natural"),
+        ("level natural", natural.max_length, "vLLM"),
+    ):
+        if fits < limit:
+            yield f"{name} does not start with a max length of {limit:,}, {other} does"
+
+
+def _told(gains: Sequence[Gain], trace: Gain | None, limit: int) -> dict[str, Gain]:
+    """Return the gains that count by what they are of, the trace first, then the shortest."""
+    rows = {"the trace": trace} if trace is not None else {}
+    for gain in sorted(gains, key=lambda gain: gain.length):
+        if gain.length <= limit:
+            rows[short_tokens(gain.length)] = gain
+    return {what: gain for what, gain in rows.items() if gain.share is not None}
+
+
+def _lines(
+    told: dict[str, Gain], natural: PlanReport, vllm: PlanReport, max_num_seqs: int
+) -> Iterator[str]:
+    shares = [gain.share or 0.0 for gain in told.values()]
+    each = ", ".join(f"{percent(gain.share)} of {what}" for what, gain in told.items())
+    held = ", ".join(f"{percent(gain.in_memory)} of {what}" for what, gain in told.items())
+    capped = _capped(told, natural, vllm)
+    caps = f"max_num_seqs {max_num_seqs:,} caps both sides at {', '.join(capped)}"
+    if max(shares) >= _WORTH_A_WORD:
+        yield f"level natural runs more requests at once than vLLM: {each} tokens"
+    elif min(shares) <= -_WORTH_A_WORD:
+        yield f"level natural runs fewer requests at once than vLLM: {each} tokens"
+    elif all(group.kind in {"full", "mla"} for group in natural.groups):
+        yield (
+            "nothing to gain in memory: both sides run as many requests; level natural saves "
+            "scheduler time alone"
+        )
+    elif any((gain.in_memory or 0.0) >= _WORTH_A_WORD for gain in told.values()):
+        yield f"level natural runs no more requests at once: {caps}; memory holds {held} tokens"
+        yield _HITS
+        return
+    else:
+        yield f"level natural runs no more requests at once: {each} tokens"
+        yield _HITS
+        return
+    yield "; ".join((*_lost(told, vllm), *([caps] if capped else ())))
+
+
+def _capped(told: dict[str, Gain], natural: PlanReport, vllm: PlanReport) -> list[str]:
+    """Return the lengths at which ``max_num_seqs`` binds on both sides."""
+    pairs = zip(natural.lengths, vllm.lengths, strict=True)
+    lengths = [pair[0].length for pair in pairs if all(it.running < it.concurrency for it in pair)]
+    return [name for length in sorted(lengths) if (name := short_tokens(length)) in told]
+
+
+def _lost(told: dict[str, Gain], vllm: PlanReport) -> Iterator[str]:
+    """Say which share of a request's bytes vLLM rounds and pads: no geometry saves the others."""
+    shares = {}
+    for one in sorted(vllm.lengths, key=lambda one: one.length):
+        lost = one.budget.rounding + one.budget.padding
+        if one.budget.requests and short_tokens(one.length) in told:
+            share = 100 * lost / (one.budget.live + lost)
+            shares[short_tokens(one.length)] = f"{share:.1f} %"
+    if len({*shares.values()}) == 1:
+        first = next(iter(shares.values()))
+        yield f"vLLM rounds and pads {first} of a request; the rest is live"
+    elif shares:
+        (short, first), *_, (long, last) = shares.items()
+        yield (
+            f"vLLM rounds and pads {first} of a request of {short} and {last} of one of {long}; "
+            "the rest is live"
+        )

@@ -1,0 +1,114 @@
+"""The findings of a profile at one level."""
+
+from collections import defaultdict
+
+import msgspec
+import numpy as np
+
+from hybrid_blocks.tools.profile.probes import Span, Step
+
+PARTS = (
+    "hashing",
+    "match",
+    "allocate",
+    "free",
+    "copies",
+    "rest of schedule",
+    "rest of update",
+)
+NS_PER_US = 1e3
+
+
+class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of one level, in microseconds.
+
+    A step is ``schedule`` and ``update_from_output``; ``step_us_p50`` and the like come from steps
+    without probes, ``decode_us_p50`` from those of them in which requests only decode, 0 if there
+    are none. ``allocate_us_p50`` is one call, that is one request. ``parts_us`` is the mean
+    over steps with probes; hashing and adding new requests come on top of a step. The scheduler
+    could sustain ``requests_per_second`` if a model took no time.
+    """
+
+    step_us_p50: float
+    step_us_p99: float
+    decode_us_p50: float
+    schedule_us_p50: float
+    allocate_us_p50: float
+    update_us_p50: float
+    requests_per_second: float
+    steps: int
+    running: float
+    parts_us: dict[str, float]
+
+    @property
+    def block_share(self) -> float:
+        """Return the share of a step that goes to matching, allocating and freeing blocks."""
+        blocks = sum(self.parts_us[part] for part in ("match", "allocate", "free"))
+        rest = self.parts_us["rest of schedule"] + self.parts_us["rest of update"]
+        return blocks / (blocks + rest)
+
+    def hidden_share(self, gpu_step_ms: float) -> float:
+        """Return the share of a median step that a model's step of this length hides."""
+        return min(1.0, gpu_step_ms * 1e3 / self.step_us_p50)
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a level's process: figures, and the steps and spans of the probed run.
+
+    ``decisions`` is a digest of all schedules, and ``outputs`` of all outputs for clients.
+    """
+
+    result: LevelResult
+    decisions: str
+    outputs: str
+    steps: list[Step]
+    spans: list[Span]
+
+
+def summarize(plain: list[Step], probed: list[Step], spans: list[Span]) -> LevelResult:
+    """Work out the result of steps without probes, and of steps with them and their spans."""
+    schedule = np.array([step.schedule for step in plain]) / NS_PER_US
+    update = np.array([step.update for step in plain]) / NS_PER_US
+    admit = np.array([step.admit for step in plain]) / NS_PER_US
+    total = float((admit + schedule + update).sum())
+    step_us = schedule + update
+    decodes = step_us[[step.only_decodes for step in plain]]
+    return LevelResult(
+        step_us_p50=float(np.median(step_us)),
+        step_us_p99=float(np.percentile(step_us, 99)),
+        decode_us_p50=float(np.median(decodes)) if len(decodes) else 0.0,
+        schedule_us_p50=float(np.median(schedule)),
+        allocate_us_p50=_allocation_us(spans),
+        update_us_p50=float(np.median(update)),
+        requests_per_second=sum(step.num_finished for step in plain) / total * 1e6,
+        steps=len(plain),
+        running=float(np.mean([step.num_running for step in plain])),
+        parts_us=_parts(probed, spans),
+    )
+
+
+def _allocation_us(spans: list[Span]) -> float:
+    """Return the median over requests; 0 where nothing is allocated."""
+    allocations = [span for span in spans if span.part == "allocate"]
+    if not allocations:
+        return 0.0
+    each = np.array([span.length / span.requests for span in allocations])
+    return float(np.median(each.repeat([span.requests for span in allocations]))) / NS_PER_US
+
+
+def _parts(steps: list[Step], spans: list[Span]) -> dict[str, float]:
+    inside: dict[str, int] = defaultdict(int)
+    in_schedule = in_update = 0
+    remaining = iter(spans)
+    span = next(remaining, None)
+    for step in steps:
+        while span is not None and span.start < step.updated:
+            inside[span.part] += span.length
+            if span.start >= step.resumed:
+                in_update += span.length
+            elif span.start >= step.admitted:
+                in_schedule += span.length
+            span = next(remaining, None)
+    inside["rest of schedule"] = sum(step.schedule for step in steps) - in_schedule
+    inside["rest of update"] = sum(step.update for step in steps) - in_update
+    return {part: inside[part] / NS_PER_US / len(steps) for part in PARTS}

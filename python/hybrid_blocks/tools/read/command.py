@@ -1,0 +1,393 @@
+"""A pasted command as a model and its deployment."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.geometry.deployment import Deployment
+from hybrid_blocks.model import Model, PlanError, load_model
+from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.model.weights import bits_of_name, with_bits
+from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
+from hybrid_blocks.tools.read import effects, speculative, values
+from hybrid_blocks.tools.read.arguments import Parsed, read_arguments
+from hybrid_blocks.tools.read.level import (
+    Refusal,
+    figures_of,
+    level_of,
+    refusal_of,
+)
+from hybrid_blocks.tools.read.options import recorded, shown
+from hybrid_blocks.tools.read.words import Words, find_server
+from hybrid_blocks.variables import CHECKPOINTS, LEVEL
+
+BATCHED_TOKENS: Final = 8192
+"""vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""
+SEQUENCES: Final = 1024
+PARTITION: Final = "VLLM_PP_LAYER_PARTITION"
+
+_DTYPES: Final = {"half": "float16", "float": "float32"}
+_LATENT_BACKENDS: Final = (
+    "FLASHMLA",
+    "FLASHMLA_SPARSE",
+    "FLASH_ATTN_MLA",
+    "FLASHINFER_MLA",
+    "TOKENSPEED_MLA",
+)
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """A command of a server, as far as a plan depends on it.
+
+    ``memory_bytes`` is what the command itself gives the cache, if it does. With ``fits`` the
+    maximum length is the longest that fits. ``level`` is that of ``HYBRID_BLOCKS``. ``shown`` is
+    the command without the options and variables that change nothing in the plan.
+    """
+
+    model: Model
+    deployment: Deployment
+    memory_bytes: int | None
+    fits: bool
+    level: str | None
+    options: dict[str, Any]
+    shown: str = ""
+
+
+def read_command(words: Sequence[str], source: str | None = None) -> Command:
+    """Read a pasted command; ``source`` is a model's config beside it, which then counts.
+
+    Raises:
+        PlanError: no command of a server, or an option that it refuses or that cannot be planned;
+            names it.
+
+    """
+    found = find_server(words)
+    return read_arguments(found.arguments, lambda parsed: _of_server(found, parsed, source))
+
+
+def _of_server(found: Words, parsed: Parsed, source: str | None) -> Command:
+    level = level_of(found.environment)
+    command = of_options(parsed.values, parsed.model, found.environment, source)
+    reasons = natural_refusals(command.model, command.deployment)
+    refusal = Refusal(reasons[0]) if reasons else refusal_of(parsed.values, found.environment)
+    notes = [figures_of(level, refusal)]
+    if found.env_file:
+        notes.append("variables in --env-file are not read; write them as -e NAME=VALUE")
+    model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
+    return msgspec.structs.replace(
+        command,
+        model=model,
+        level=level,
+        shown=_shown(parsed, found.environment),
+    )
+
+
+def _shown(parsed: Parsed, environment: Mapping[str, str]) -> str:
+    """Return the command that the plan understood; of JSON, which may hold keys, only the name."""
+    variables = (LEVEL.name, PARTITION, *effects.VARIABLES)
+    words = [f"{name}={environment[name]}" for name in variables if name in environment]
+    words += ["vllm", "serve", *([parsed.model] if parsed.model else [])]
+    named = recorded().named()
+    for name, value in parsed.values.items():
+        option = named[name]
+        if name not in effects.MAPPED:
+            continue
+        if option.kind == "switch":
+            words += [option.flag] if value else option.off[:1]
+        else:
+            words += [option.flag, "…" if option.kind == "object" else str(value)]
+    return shlex.join(words)
+
+
+def find_model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
+    """Return the model of a name, a file or a folder.
+
+    Raises:
+        PlanError: no such model; says what to give.
+
+    """
+    try:
+        return load_model(name, overrides)
+    except OSError as error:
+        raise PlanError(f"{shown(name)}: {error.strerror or 'it cannot be read'}") from None
+    except PlanError as error:
+        model, at, revision = name.partition("@")
+        if at:
+            raise PlanError(
+                f"{name}: vLLM takes no revision in the name; write {model} --revision {revision}"
+            ) from None
+        if "neither a file" not in str(error):
+            raise
+        hint = "its config.json or a name can stand before -- or --log"
+        raise PlanError(f"{error} ({hint})") from None
+
+
+def of_options(
+    options: dict[str, Any],
+    name: str | None,
+    environment: Mapping[str, str],
+    source: str | None = None,
+) -> Command:
+    """Make a deployment of vLLM's options by their names; ``name`` is the model that it serves.
+
+    Raises:
+        PlanError: an option that vLLM refuses or that cannot be planned; names it.
+
+    """
+    _check_planned(options)
+    source = source or options.get("hf_config_path") or name
+    if source is None:
+        raise PlanError("the command names no model: vllm serve MODEL …")
+    overrides = _overrides(options)
+    model = find_model(source, overrides)
+    model = with_dtype(model, options.get("dtype", "auto"))
+    model = with_weights(model, options.get("quantization"))
+    drafts = speculative.read(options, model, name)
+    if drafts is not None and not drafts.of_model:
+        model = msgspec.structs.replace(model, draft_layers=())
+    _check_model(model, options)
+    _check_variables(model, environment)
+    deployment = _deployment(options, model, drafts, environment)
+    notes = _notes(options, model, deployment, environment)
+    return Command(
+        model=msgspec.structs.replace(model, notes=(*model.notes, *notes)),
+        deployment=deployment,
+        memory_bytes=options.get("kv_cache_memory_bytes"),
+        fits=options.get("max_model_len") == -1,
+        level=None,
+        options=options,
+    )
+
+
+def with_weights(model: Model, quantization: str | None) -> Model:
+    """Store weights as ``--quantization`` says, where the checkpoint does not say it already."""
+    if quantization is None or model.weights is None or model.weights.bits is not None:
+        return model
+    weights = with_bits(model.weights, bits_of_name(quantization))
+    return msgspec.structs.replace(model, weights=weights)
+
+
+def _check_planned(options: Mapping[str, Any]) -> None:
+    named = recorded().named()
+    for name, value in options.items():
+        flag = named[name].flag
+        if name in effects.REFUSED:
+            harmless, why = effects.REFUSED[name]
+            if value not in harmless:
+                raise PlanError(f"{flag}{_text(value)}: {why}")
+        elif name not in effects.MAPPED and name not in effects.SILENT:
+            raise PlanError(f"{flag}: it is not known whether it changes a plan; leave it out")
+    utilization = options.get("gpu_memory_utilization", 1.0)
+    if not 0 < utilization <= 1:
+        raise PlanError(
+            f"--gpu-memory-utilization {utilization}: vLLM takes a share above 0 and up to 1"
+        )
+
+
+def _text(value: object) -> str:
+    return f" {shown(value)}" if isinstance(value, int | float | str) and value is not True else ""
+
+
+def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
+    overrides = options.get("hf_overrides") or {}
+    if not isinstance(overrides, dict):
+        raise PlanError("--hf-overrides: give a JSON object of fields")
+    is_longer = any("rope" in key for key in _keys(overrides))
+    if is_longer and options.get("max_model_len") in {None, -1}:
+        raise PlanError(
+            "--hf-overrides sets the rotation, which decides the longest request: give "
+            "--max-model-len"
+        )
+    return overrides
+
+
+def _keys(fields: Mapping[str, Any]) -> set[str]:
+    nested = [_keys(value) for value in fields.values() if isinstance(value, dict)]
+    return set(fields).union(*nested)
+
+
+def with_dtype(model: Model, name: str) -> Model:
+    """Compute in the type of ``--dtype``."""
+    return (
+        model if name == "auto" else msgspec.structs.replace(model, dtype=_DTYPES.get(name, name))
+    )
+
+
+def _check_model(model: Model, options: Mapping[str, Any]) -> None:
+    """Refuse options that change the caches of this model in ways that cannot be planned."""
+    kinds = {layer.cache.kind for layer in model.layers}
+    if options.get("disable_hybrid_kv_cache_manager") and len(kinds) > 1:
+        raise PlanError(
+            f"--disable-hybrid-kv-cache-manager: {model.name} without its windows or states cannot "
+            "be planned"
+        )
+    if options.get("disable_sliding_window") and kinds & {"sliding_window", "chunked"}:
+        raise PlanError(
+            f"--disable-sliding-window: {model.name} cut to its window cannot be planned"
+        )
+    if "state" in kinds:
+        conv = options.get("mamba_cache_dtype", "auto")
+        if conv not in {"auto", model.dtype}:
+            raise PlanError(
+                f"--mamba-cache-dtype {conv}: convolution states that are not {model.dtype}, as the"
+                " model is, cannot be planned"
+            )
+        if "mamba_block_size" in options and options.get("enable_prefix_caching") is False:
+            raise PlanError("--mamba-block-size: vLLM refuses it without prefix caching")
+    attention = options.get("attention_config") or {}
+    backend = options.get("attention_backend")
+    if isinstance(attention, dict):
+        backend = backend or attention.get("backend")
+        if attention.get("hisparse_config"):
+            raise PlanError("--attention-config hisparse_config: host pools cannot be planned")
+    is_latent = "mla" in kinds and options.get("block_size") is None
+    if is_latent and backend and str(backend).upper() not in _LATENT_BACKENDS:
+        raise PlanError(
+            f"--attention-backend {shown(backend)}: its blocks for latent attention are not known; "
+            "give --block-size"
+        )
+
+
+def _check_variables(model: Model, environment: Mapping[str, str]) -> None:
+    kinds = {layer.cache.kind for layer in model.layers}
+    for name, (harmless, kind, why) in effects.VARIABLES.items():
+        value = environment.get(name)
+        if value is not None and value not in harmless and (kind is None or kind in kinds):
+            raise PlanError(f"{name}={shown(value)}: {why}")
+
+
+def _deployment(
+    options: Mapping[str, Any],
+    model: Model,
+    drafts: speculative.Drafts | None,
+    environment: Mapping[str, str],
+) -> Deployment:
+    refusal = refusal_of(options, environment)
+    length = options.get("max_model_len")
+    caching = options.get("enable_prefix_caching")
+    kv_dtype = options.get("kv_cache_dtype", "auto")
+    deployment = Deployment(
+        tp=options.get("tensor_parallel_size", 1),
+        pp=options.get("pipeline_parallel_size", 1),
+        kv_cache_dtype=kv_dtype,
+        mamba_ssm_dtype=options.get("mamba_ssm_cache_dtype", "auto"),
+        max_model_len=None if length == -1 else length,
+        max_num_seqs=_sequences(options),
+        num_speculative_tokens=0 if drafts is None else drafts.num_tokens,
+        mamba_cache_mode="none" if caching is False else "align",
+        block_size=options.get("block_size"),
+        gdn_prefill_backend=options.get("gdn_prefill_backend") or "auto",
+        kda_prefill_backend=options.get("kda_prefill_backend") or "auto",
+        in_flight_batches=_batches(options, drafts),
+        level_refusal=None if refusal is None or refusal.remedy else refusal.reason,
+        pp_partition=partition_of(environment),
+        checkpoint_format=_checkpoint_format(options, environment, refusal),
+    )
+    return msgspec.structs.replace(
+        deployment, max_num_batched_tokens=_batched_tokens(options, deployment.length(model))
+    )
+
+
+def _checkpoint_format(
+    options: Mapping[str, Any], environment: Mapping[str, str], refusal: Refusal | None
+) -> StateFormat:
+    """Return the format in which the engine keeps states; ``full`` where it serves no other."""
+    text = environment.get(CHECKPOINTS.name)
+    if not text:
+        return "full"
+    from hybrid_blocks import CheckpointPolicy  # noqa: PLC0415 - imports numpy, which `plan` spares
+
+    try:
+        asked: StateFormat = CheckpointPolicy(text).options["format"]
+    except InvalidArgumentError as error:
+        raise PlanError(f"{CHECKPOINTS.name}={shown(text)}: {error}") from None
+    is_whole = options.get("pipeline_parallel_size", 1) == 1
+    has_cache = options.get("enable_prefix_caching") is not False
+    return asked if is_whole and has_cache and refusal is None else "full"
+
+
+def partition_of(environment: Mapping[str, str]) -> tuple[int, ...] | None:
+    """Read the layers of each pipeline stage from vLLM's variable; None where it is not set.
+
+    Raises:
+        PlanError: the variable holds no list of counts.
+
+    """
+    text = environment.get(PARTITION)
+    if text is None:
+        return None
+    try:
+        return tuple(map(values.count, text.split(",")))
+    except ValueError:
+        raise PlanError(
+            f"{PARTITION}={shown(text)}: give the layers of each stage, for example 48,16"
+        ) from None
+
+
+def _sequences(options: Mapping[str, Any]) -> int:
+    given: int | None = options.get("max_num_seqs")
+    if given is not None:
+        return given
+    tokens: int | None = options.get("max_num_batched_tokens")
+    most = SEQUENCES * _doubled(options)
+    return most if tokens is None else min(most, tokens)
+
+
+def _batched_tokens(options: Mapping[str, Any], length: int) -> int:
+    given: int | None = options.get("max_num_batched_tokens")
+    if given is not None:
+        return given
+    tokens = BATCHED_TOKENS * _doubled(options)
+    if options.get("enable_chunked_prefill") is False:
+        tokens = max(tokens, length)
+    return min(tokens, _sequences(options) * length)
+
+
+def _doubled(options: Mapping[str, Any]) -> int:
+    return 2 if options.get("performance_mode") == "throughput" else 1
+
+
+def _batches(options: Mapping[str, Any], drafts: speculative.Drafts | None) -> int:
+    """Batches under way at once: one more than pipeline stages if scheduled asynchronously."""
+    stages: int = options.get("pipeline_parallel_size", 1)
+    is_async = options.get("async_scheduling")
+    if is_async is None:
+        backend = options.get("distributed_executor_backend")
+        is_async = backend in {None, "mp", "uni"} and (drafts is None or drafts.is_async)
+    return stages + (1 if is_async else 0)
+
+
+def _notes(
+    options: Mapping[str, Any],
+    model: Model,
+    deployment: Deployment,
+    environment: Mapping[str, str],
+) -> list[str]:
+    notes = []
+    assumed = {
+        "--max-num-seqs": (options.get("max_num_seqs"), deployment.max_num_seqs),
+        "--max-num-batched-tokens": (
+            options.get("max_num_batched_tokens"),
+            deployment.max_num_batched_tokens,
+        ),
+    }
+    if missing := {flag: taken for flag, (given, taken) in assumed.items() if given is None}:
+        taken = ", ".join(f"{flag} {value}" for flag, value in missing.items())
+        notes.append(
+            f"{taken} is assumed, as vLLM does on a GPU of 70 to 160 GB (256 and 2,048 on smaller "
+            "ones, 1,024 and 16,384 on larger ones)"
+        )
+    longest = model.max_model_len
+    may_be_longer = environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") != "0"
+    is_rotated = any("rope" in key for key in _keys(options.get("hf_overrides") or {}))
+    if longest and deployment.length(model) > longest and not (may_be_longer or is_rotated):
+        notes.append(
+            f"vLLM refuses --max-model-len {deployment.length(model):,}: {model.name} has "
+            f"{longest:,} (VLLM_ALLOW_LONG_MAX_MODEL_LEN=1)"
+        )
+    if (replicas := options.get("data_parallel_size", 1)) > 1:
+        notes.append(f"figures are of one of {replicas} data-parallel engines")
+    return notes

@@ -1,0 +1,331 @@
+"""A continuous-batching engine in virtual time."""
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+
+import numpy as np
+import numpy.typing as npt
+
+from hybrid_blocks.manager import Counts, Handles
+from hybrid_blocks.tools.replay.admission import Admission
+from hybrid_blocks.tools.replay.batch import Batch
+from hybrid_blocks.tools.replay.cache import Cache, LiveBytes
+from hybrid_blocks.tools.replay.clock import Arrivals, Timeline
+from hybrid_blocks.tools.replay.config import EngineConfig
+from hybrid_blocks.tools.replay.counters import Counters, FullLoad, Meter
+from hybrid_blocks.tools.replay.errors import RefusedRequestError
+from hybrid_blocks.tools.replay.latencies import Latencies
+from hybrid_blocks.tools.replay.limits import Refusal, RequestLimit, find_too_large
+from hybrid_blocks.tools.replay.manager import ReplayManager
+from hybrid_blocks.tools.replay.requests import Requests
+from hybrid_blocks.tools.trace import Trace
+
+_MAX_STRETCH_TOKENS = 65_536
+
+Rows = npt.NDArray[np.int64]
+
+
+class Engine:
+    """Runs a trace through a manager.
+
+    A step serves the running requests in the order of their admission, up to the token budget. Each
+    gets the tokens that it has not computed yet. If the manager has no room, the engine preempts
+    the request admitted last. Otherwise it admits waiting requests into the rest of the budget. It
+    computes prompts in chunks, which end where the manager wants to keep a state. A request whose
+    known tokens are all computed samples one.
+
+    While the whole batch decodes and no request can join, steps are alike, and the engine keeps its
+    schedule. It looks again when a request finishes, when one arrives that could join, or when
+    memory runs out. It calls the manager in each step.
+
+    ``on_hit`` gets each request that runs for the first time, and the number of prompt tokens that
+    it found in the cache.
+
+    Attributes:
+        now: virtual time in seconds.
+        counters: totals so far.
+        meter: the manager's time, step by step.
+        timeline: samples over virtual time.
+        full_load: how well memory is used while somebody waits for it.
+        latencies: when each request arrived, had its first token, and was finished.
+        too_large: the requests that are left out: those over any of ``limits``, by default the
+            manager's own, and those that a manager ``refused`` when it tried.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        manager: ReplayManager,
+        cache: Cache,
+        config: EngineConfig,
+        *,
+        limits: Sequence[RequestLimit] = (),
+        refused: Sequence[Refusal] = (),
+        on_hit: Callable[[int, int], None] = lambda *_: None,
+        on_sample: Callable[[float, Handles], None] = lambda *_: None,
+    ) -> None:
+        self.now = 0.0
+        self.counters = Counters()
+        self.meter = Meter()
+        self.timeline = Timeline()
+        self.full_load = FullLoad()
+        self._live = LiveBytes(cache.geometry)
+        self._manager = manager
+        self._on_sample = on_sample
+        self.config = config
+        self._num_requests = len(trace)
+        self._has_idled = False
+        own = RequestLimit(
+            manager="the manager",
+            num_blocks=manager.num_blocks,
+            max_tokens=manager.max_request_tokens,
+            unit=manager.unit,
+        )
+        self.too_large = find_too_large(
+            trace,
+            limits or (own,),
+            num_speculative_tokens=cache.num_speculative_tokens,
+            reject=config.reject_too_large,
+            refused=refused,
+        )
+        self._arrivals = Arrivals(trace)
+        self.latencies = Latencies(trace.output_tokens)
+        self._requests = Requests(trace, manager, self.meter)
+        self._batch = Batch(config.max_num_seqs)
+        self._admission = Admission(
+            manager=manager,
+            cache=cache,
+            config=config,
+            requests=self._requests,
+            batch=self._batch,
+            counters=self.counters,
+            timeline=self.timeline,
+            meter=self.meter,
+            on_hit=on_hit,
+        )
+
+    def run(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
+        """Serve every request; ``on_progress`` gets the number of finished ones when it changes."""
+        done = 0
+        while done < self._num_requests:
+            self._arrive()
+            if self._batch or self._admission:
+                self._step()
+            elif self._arrivals.next_time < float("inf"):
+                self.now = self._arrivals.next_time
+                self._sample()
+            if self.counters.done > done:
+                done = self.counters.done
+                on_progress(done)
+
+    def _arrive(self) -> None:
+        for request in self._arrivals.pop_until(self.now):
+            if request in self.too_large.requests:
+                self.counters.rejected += 1
+                self._arrivals.finish(request, self.now)
+            else:
+                self.latencies.arrived[request] = self._arrivals.due[request]
+                self._admission.arrive(request)
+
+    def _step(self) -> None:
+        served, admitted = None, None
+        if self._is_steady():
+            served, admitted = self._decode_on()
+            if served == len(self._batch):
+                self._sample()
+                self._finish()
+                return
+        if served is None:
+            self.meter.call(self._manager.begin_step)
+        preemptions, running = self.counters.preemptions, len(self._batch) - len(admitted or ())
+        if admitted:
+            rows, chunks = np.arange(running), np.ones(running, dtype=np.int32)
+        else:
+            rows, chunks = self._make_room(*self._schedule(), served or 0)
+        if self.counters.preemptions == preemptions:
+            if not admitted:
+                running = len(self._batch)
+                admitted = self._admission.admit(self._budget_beside(chunks))
+            rows = np.concatenate((rows, np.arange(running, len(self._batch))))
+            chunks = np.concatenate((chunks, np.array(admitted, dtype=np.int32)))
+        scheduled = self._batch.computed.copy()
+        scheduled[rows] += chunks
+        needless = self._admission.waits_needlessly(scheduled)
+        self._compute(rows, chunks)
+        has_preempted = self.counters.preemptions > preemptions
+        if has_preempted or self._admission.is_short_of_memory:
+            self._sample_memory(len(self._batch), 1, needless=needless)
+        self._sample()
+        self._finish()
+        self.meter.end_step()
+
+    def _budget_beside(self, chunks: Counts) -> int:
+        return self.config.max_num_batched_tokens - int(chunks.sum())
+
+    def _schedule(self) -> tuple[Rows, Counts]:
+        """Return which requests compute how many tokens, as far as the budget goes."""
+        batch, budget = self._batch, self.config.max_num_batched_tokens
+        chunks = batch.known - batch.computed
+        for row in np.flatnonzero(chunks > 1).tolist():
+            left = budget - int(chunks[:row].sum())
+            if left <= 0:
+                break
+            handle, start = int(batch.handle[row]), int(batch.computed[row])
+            most = min(int(chunks[row]), left)
+            chunks[row] = self.meter.call(self._manager.chunk, handle, start, most)
+        before = np.cumsum(chunks) - chunks
+        chunks = np.minimum(chunks, budget - before)
+        rows = np.flatnonzero(chunks > 0)
+        return rows, chunks[rows].astype(np.int32)
+
+    def _make_room(self, rows: Rows, chunks: Counts, served: int) -> tuple[Rows, Counts]:
+        """Allocate for the scheduled requests from ``served`` on; return those that are left.
+
+        None are where a request that runs alone has no room, once: what is held for copies comes
+        free in the next step.
+        """
+        while served < len(rows):
+            handles = self._batch.handle[rows[served:]]
+            served += self.meter.call(self._manager.allocate, handles, chunks[served:])
+            if served == len(rows):
+                break
+            if self._cut_chunk(int(rows[served]), chunks, served):
+                continue
+            if len(self._batch) == 1:
+                if not self._has_idled:
+                    self._has_idled = True
+                    return rows[:0], chunks[:0]
+                raise RefusedRequestError(
+                    int(self._batch.request[0]),
+                    f"request {self._batch.request[0]} runs alone and has no room for token "
+                    f"{self._batch.known[0]} in {self._manager.num_blocks:,} "
+                    f"{self._manager.unit.name}s",
+                )
+            self._admission.preempt_last()
+            kept = int(np.searchsorted(rows, len(self._batch)))
+            rows, chunks = rows[:kept], chunks[:kept]
+        self._has_idled = False
+        return rows, chunks
+
+    def _cut_chunk(self, row: int, chunks: Counts, at: int) -> bool:
+        """Make a chunk that has no room as small as the manager asks; return whether it did."""
+        handle, start = int(self._batch.handle[row]), int(self._batch.computed[row])
+        chunk = int(chunks[at])
+        if chunk > 1:
+            chunks[at] = self.meter.call(self._manager.chunk, handle, start, chunk)
+        return int(chunks[at]) < chunk
+
+    def _compute(self, rows: Rows, chunks: Counts) -> None:
+        """Spend the time of one step, in which the requests in ``rows`` advance."""
+        batch = self._batch
+        batch.computed[rows] += chunks
+        self.now += self.config.step_time.seconds(
+            prefill_tokens=int(chunks.sum()) - len(chunks),
+            sequences=len(chunks),
+            context_tokens=int(batch.computed[rows].sum()),
+            prefill_pairs=float((chunks - 1) @ (batch.computed[rows] - chunks / 2)),
+        )
+        self.meter.call(self._manager.advance, batch.handle[rows], chunks)
+        sampling = rows[batch.computed[rows] == batch.known[rows]]
+        if len(sampling):
+            tokens = self._requests.outputs[batch.next_token[sampling]]
+            self.meter.call(self._manager.append_tokens, batch.handle[sampling], tokens)
+            batch.known[sampling] += 1
+            batch.next_token[sampling] += 1
+            self.counters.output_tokens += len(sampling)
+            self._note_first_tokens(batch.request[sampling], self.now)
+
+    def _note_first_tokens(self, sampled: Rows, now: float) -> None:
+        """Note the time of requests that have sampled their first token."""
+        first = self.latencies.first_token
+        first[sampled[np.isnan(first[sampled])]] = now
+
+    def _sample_memory(self, size: int, steps: int, *, needless: bool) -> None:
+        """Compare what the first ``size`` requests reserve with what they need, for full steps."""
+        live = self._live.of(self._batch.computed[:size])
+        self.full_load.add(live, self._manager.used_bytes, size, steps)
+        self.full_load.needless_waits += steps * needless
+
+    def _finish(self) -> None:
+        finished = self._batch.known == self._batch.final
+        if finished.any():
+            self.meter.call(self._manager.free, self._batch.handle[finished])
+            self.latencies.finished[self._batch.request[finished]] = self.now
+            for request in self._batch.request[finished].tolist():
+                self._arrivals.finish(request, self.now)
+            self.counters.finished += int(finished.sum())
+            self._batch.keep(~finished)
+            self._admission.retry()
+
+    def _sample(self) -> None:
+        used = self._manager.num_blocks - self._manager.num_free_blocks
+        self.timeline.add(self.now, used, len(self._batch), len(self._admission))
+        self._on_sample(self.now, self._batch.handle)
+
+    # --- stretches of equal steps -----------------------------------------
+
+    def _is_steady(self) -> bool:
+        """Whether the whole batch decodes and none of those that wait can join it."""
+        batch = self._batch
+        if not 0 < len(batch) <= self.config.max_num_batched_tokens:
+            return False
+        if self._admission.is_awaited:
+            return False
+        return bool((batch.computed + 1 == batch.known).all())
+
+    def _decode_on(self) -> tuple[int, list[int]]:
+        """Decode whole steps until something changes.
+
+        Returns the size of the batch. When memory runs out within a step, it returns how many
+        requests that step has served so far; when a request that was refused joins the batch in a
+        step, how many were in it before, and the new one's first chunk.
+        """
+        batch, manager = self._batch, self._manager
+        size = len(batch)
+        handles, ones = batch.handle, np.ones(size, dtype=np.int32)
+        ends = self._step_ends(
+            min(_MAX_STRETCH_TOKENS // size + 1, (batch.final - batch.known).min())
+        )
+        steps = np.arange(len(ends))[:, np.newaxis]
+        done, served = 0, size
+        admitted: list[int] = []
+        is_short = self._admission.is_short_of_memory
+        needless = self._admission.waits_needlessly(batch.computed)
+        for tokens in self._requests.outputs[batch.next_token + steps]:
+            start = perf_counter_ns()
+            manager.begin_step()
+            served = manager.allocate(handles, ones)
+            self.meter.add(perf_counter_ns() - start)
+            if served < size:
+                break
+            if self._admission and self._admission.is_open:
+                admitted = self._admission.admit(self._budget_beside(ones))
+                if admitted:
+                    break
+            start = perf_counter_ns()
+            manager.advance(handles, ones)
+            manager.append_tokens(handles, tokens)
+            self.meter.add(perf_counter_ns() - start)
+            self.meter.end_step()
+            done += 1
+        if done:
+            # The last chunk of a prompt may be a single token, as those of a decode step.
+            self._note_first_tokens(batch.request[:size], float(ends[0]))
+            self.now = float(ends[done - 1])
+            batch.computed[:size] += done
+            batch.known[:size] += done
+            batch.next_token[:size] += done
+            self.counters.output_tokens += done * size
+            if is_short:
+                self._sample_memory(size, done, needless=needless)
+        return served, admitted
+
+    def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:
+        """Return when each of the coming steps ends: those that begin before anyone could join."""
+        size, step_time = len(self._batch), self.config.step_time
+        context = int(self._batch.computed.sum()) + size * np.arange(1, max_steps + 1)
+        fixed = step_time.seconds(prefill_tokens=0, sequences=size, context_tokens=0)
+        ends = self.now + np.cumsum(fixed + step_time.per_context_token * context)
+        if self._admission or not self._admission.is_open:
+            return ends
+        return ends[: 1 + int(np.searchsorted(ends, self._arrivals.next_time))]

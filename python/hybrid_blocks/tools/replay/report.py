@@ -1,0 +1,204 @@
+"""The table at the end of a replay."""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from rich.table import Table
+
+from hybrid_blocks.terminal import grid
+from hybrid_blocks.tools.replay.limits import LeftOut
+from hybrid_blocks.tools.replay.result import Result, Served
+from hybrid_blocks.units import human
+
+MOST_NAMED = 20
+"""Skipped lines that a table names; the JSON has all."""
+
+LIMITS = (
+    "complete",
+    "unseen",
+    "attention_evicted",
+    "window_evicted",
+    "no_checkpoint",
+    "alignment",
+)
+
+
+RARE = (
+    *("output tokens", "  memory / live bytes of one", "pool", "recomputing saved", "checkpoints"),
+    *("pool use", "steps", "manager a step", "manager in all", "virtual time", "wall time"),
+)
+"""Rows that do not answer how much was found and how many requests ran."""
+
+
+def make_table(results: Sequence[Result], *, whole: bool = True) -> Table:
+    """Make a table with one column of figures a manager, or a variant of it.
+
+    Without ``whole`` it lacks `RARE` rows, and ends of hits that no manager has.
+    """
+    names = [result.variant or result.manager for result in results]
+    columns = [figures(one) for one in results]
+    if not whole:
+        columns = [_without(column, RARE) for column in columns]
+        never = set(LIMITS).difference(limits_of(results))
+        columns = [_without(column, list(map(_ended_by, never))) for column in columns]
+    return side_by_side(f"replay of {results[0].trace}", names, columns)
+
+
+def limits_of(results: Sequence[Result]) -> list[str]:
+    """Return what ended a hit of any manager, in the order of `LIMITS`."""
+    return [name for name in LIMITS if any(getattr(one, f"limit_{name}") for one in results)]
+
+
+def _without(column: dict[str, str], names: Collection[str]) -> dict[str, str]:
+    return {name: cell for name, cell in column.items() if name not in names}
+
+
+def _ended_by(limit: str) -> str:
+    return f"hits ended: {limit.replace('_', ' ')}"
+
+
+def engine_text(result: Served, *, has_memory: bool = True) -> str:
+    """Say which engine served; not its memory where that is what is compared."""
+    most = f"{result.max_num_seqs:,} requests at once at most"
+    if result.model is None:
+        return most
+    drafts = result.num_speculative_tokens
+    memory = f"{human(result.memory_bytes)} a GPU, " if has_memory else ""
+    return (
+        f"{result.model}, {memory}tp {result.tp}, KV {result.kv_cache_dtype}, "
+        f"{drafts} draft token{'s' * (drafts != 1)}, {most}"
+    )
+
+
+def side_by_side(title: str, names: Sequence[str], columns: Sequence[dict[str, str]]) -> Table:
+    """Make a table of named columns."""
+    table = grid(title, "", *names)
+    for figure, cells in rows(columns):
+        table.add_row(figure, *cells)
+    return table
+
+
+def rows(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the figures of the longest column, each with its cells; none without any."""
+    for figure in max(columns, key=len):
+        cells = [column.get(figure, "") for column in columns]
+        if any(cells):
+            yield figure, cells
+
+
+def never_full_text(runs: Sequence[tuple[Result, object]], *, is_saturated: bool) -> str | None:
+    """Say how to fill a model's memory that no request waited for, or nothing if one did."""
+    results = [result for result, _ in runs]
+    if not results or any(one.full_load_steps or one.model is None for one in results):
+        return None
+    remedies = ["less --memory"]
+    if any(one.peak_running == one.max_num_seqs for one in results):
+        remedies.insert(0, "more --max-num-seqs")
+    if not is_saturated:
+        remedies.insert(0, "--saturate")
+    return f"memory was never full, so no request waited for it: try {' or '.join(remedies)}"
+
+
+def figures(result: Result) -> dict[str, str]:
+    """Return the rows of a column, by name."""
+    shown = {
+        "requests": f"{result.requests:,}",
+        "prompt tokens": f"{result.prompt_tokens:,}",
+        "output tokens": f"{result.output_tokens:,}",
+        "prefix hit rate": f"{result.hit_rate:.1%} of tokens, "
+        f"{result.block_hit_rate:.1%} of blocks of {result.block_size}",
+        **_host(result),
+        "  one at a time, unbounded": _sequential(result),
+        "peak running": f"{result.peak_running:,}",
+        "  memory / live bytes of one": _bound(result),
+        "memory efficiency": _efficiency(result),
+        "preemptions": f"{result.preemptions:,} ({result.recomputed_tokens:,} tokens recomputed)",
+        "pool": f"{result.blocks_total:,} {result.unit}",
+        **_states(result),
+        "pool use": f"{result.pool_use_mean:.1%} mean, "
+        f"{result.blocks_used_peak / result.blocks_total:.1%} peak",
+        "steps": f"{result.steps:,}",
+        "manager a step": f"{result.manager_us_per_step_p50:.1f} µs p50, "
+        f"{result.manager_us_per_step_p99:.1f} µs p99",
+        "manager in all": f"{result.manager_seconds:.2f} s",
+        "virtual time": f"{result.virtual_seconds:,.1f} s",
+        "wall time": f"{result.wall_seconds:.1f} s",
+    }
+    return shown | not_served(result)
+
+
+def not_served(result: Served) -> dict[str, str]:
+    """Say which requests of the trace were left out, and which of its lines were not read."""
+    figures = {}
+    if result.rejected_requests:
+        figures["left out, too large"] = f"{result.rejected_requests:,} requests"
+    for left_out in result.left_out:
+        figures[f"  for {left_out.manager}"] = left_out_text(left_out)
+    return figures | not_read(result.skipped_lines, result.cut_off_after)
+
+
+def not_read(skipped: Sequence[int], cut_off_after: int | None) -> dict[str, str]:
+    """Say which lines of a trace were not read."""
+    figures = {}
+    if skipped:
+        figures["damaged lines"] = f"{len(skipped):,} skipped: {_named(skipped)}"
+    if cut_off_after is not None:
+        after = f"line {cut_off_after:,}: what came behind is missing"
+        figures["cut off"] = f"the compressed data ends or breaks after {after}"
+    return figures
+
+
+def _named(skipped: Sequence[int]) -> str:
+    lines = ", ".join(f"{line}" for line in skipped[:MOST_NAMED])
+    more = len(skipped) - MOST_NAMED
+    return f"{lines} and {more:,} more" if more > 0 else lines
+
+
+def left_out_text(left_out: LeftOut) -> str:
+    """Say how many requests are left out, and why."""
+    lengths = f"{left_out.shortest:,}"
+    if left_out.longest > left_out.shortest:
+        lengths += f" to {left_out.longest:,}"
+    if left_out.max_tokens is None:
+        return f"{left_out.requests:,} of {lengths} tokens: {left_out.manager} refused them"
+    holds = f"{left_out.manager} holds {left_out.max_tokens:,}"
+    return f"{left_out.requests:,} of {lengths} tokens: {holds}"
+
+
+def _efficiency(result: Result) -> str:
+    if result.memory_efficiency is None:
+        return "no request waited for memory"
+    return f"{result.memory_efficiency:.1%} over {result.full_load_steps:,} full steps"
+
+
+def _bound(result: Result) -> str:
+    return f"{result.concurrency_bound:,.1f}" if result.concurrency_bound else ""
+
+
+def _states(result: Result) -> dict[str, str]:
+    """Say what managers of several groups count; the hits by what ended them."""
+    figures = {}
+    if result.recompute_flops_saved is not None:
+        figures["recomputing saved"] = f"{result.recompute_flops_saved / 1e15:,.1f} PFLOP"
+    if result.checkpoints is not None:
+        figures["checkpoints"] = f"{result.checkpoints:,} left, {result.forks:,} resumed"
+    if result.limit_complete is not None:
+        counts = {limit: getattr(result, f"limit_{limit}") for limit in LIMITS}
+        for limit, count in counts.items():
+            figures[_ended_by(limit)] = f"{count:,} of {sum(counts.values()):,} admissions"
+    return figures
+
+
+def _host(result: Result) -> dict[str, str]:
+    if result.host_tokens is None:
+        return {}
+    return {"  loaded from host memory": f"{result.host_tokens:,} tokens"}
+
+
+def _sequential(result: Result) -> str:
+    if result.sequential_hit_rate is None:
+        return "not measured"
+    lower = result.sequential_hit_rate - result.hit_rate
+    return (
+        f"{result.sequential_hit_rate:.1%} of tokens: {100 * lower:.2f} points, "
+        f"{round(lower * result.prompt_tokens):,} tokens more"
+    )

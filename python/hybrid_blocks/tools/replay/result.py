@@ -1,0 +1,245 @@
+"""The figures of a replay."""
+
+from typing import Any, Self
+
+import msgspec
+import numpy as np
+
+from hybrid_blocks.tools.replay.cache import BlockUnit, Cache
+from hybrid_blocks.tools.replay.config import EngineConfig
+from hybrid_blocks.tools.replay.engine import Engine
+from hybrid_blocks.tools.replay.limits import LeftOut
+from hybrid_blocks.tools.replay.manager import ReplayManager
+from hybrid_blocks.tools.replay.places import PlaceCount, PlaceCounter
+from hybrid_blocks.tools.trace import Sharing, Trace
+
+COUNTED = (
+    "checkpoints",
+    "forks",
+    "limit_complete",
+    "limit_unseen",
+    "limit_attention_evicted",
+    "limit_window_evicted",
+    "limit_no_checkpoint",
+    "limit_alignment",
+    "host_tokens",
+)
+"""Fields that managers count themselves, under the same names."""
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """Which requests were served, by which engine, and what they hit: the first of any figures.
+
+    ``model``, ``tp`` and ``kv_cache_dtype`` are None where the cache is given in blocks.
+    """
+
+    trace: str
+    model: str | None
+    memory_bytes: int
+    tp: int | None
+    kv_cache_dtype: str | None
+    num_speculative_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    manager: str
+    requests: int
+    rejected_requests: int
+    left_out: tuple[LeftOut, ...]
+    damaged_lines: int
+    skipped_lines: tuple[int, ...]
+    cut_off_after: int | None
+    prompt_tokens: int
+    output_tokens: int
+    hit_tokens: int
+    hit_rate: float
+
+
+def served_by(trace: Trace, cache: Cache, config: EngineConfig) -> dict[str, Any]:
+    """Return what `Served` says of the trace and of the engine."""
+    deployment = cache.deployment
+    return {
+        "trace": trace.name,
+        "damaged_lines": trace.damaged_lines,
+        "skipped_lines": trace.skipped,
+        "cut_off_after": trace.cut_off_after,
+        "model": cache.model.name if cache.model else None,
+        "memory_bytes": cache.memory_bytes,
+        "tp": deployment.tp if deployment else None,
+        "kv_cache_dtype": deployment.kv_cache_dtype if deployment else None,
+        "num_speculative_tokens": cache.num_speculative_tokens,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+    }
+
+
+class Result(Served, frozen=True, kw_only=True):
+    """The figures of one replay; the field names are those of ``--json``.
+
+    Attributes:
+        trace: name of the trace.
+        model: name of the model whose cache it is, of ``tp`` ranks and ``kv_cache_dtype``.
+        memory_bytes: memory that the cache was planned for, of each GPU.
+        num_speculative_tokens: draft tokens of a step.
+        max_num_seqs: most running requests.
+        max_num_batched_tokens: most tokens of a step.
+        manager: name of the manager.
+        variant: the manager and its settings, where several are compared.
+        placement: where the Rust manager kept states.
+        share: of an unbounded cache, where the memory was given so.
+        requests: requests finished.
+        rejected_requests: requests over the limit of this manager or of one beside it, left out.
+        left_out: the same by the manager whose limit they are over.
+        damaged_lines: lines of the trace that were skipped.
+        skipped_lines: their numbers, from 1.
+        cut_off_after: the last line that could be unpacked of a trace that was cut off.
+        prompt_tokens: of the finished requests.
+        output_tokens: sampled.
+        hit_tokens: prompt tokens found in the cache when their request was first admitted.
+        hit_rate: ``hit_tokens / prompt_tokens``.
+        block_hit_rate: hit blocks over blocks of the prompts, partly filled ones included.
+        sequential_hit_rate: the ``hit_rate`` of a cache that loses nothing if requests run one
+            after another; None for a trace too large to measure.
+        peak_running: most requests running at once.
+        preemptions: times that a running request lost its blocks.
+        recomputed_tokens: tokens computed again after a preemption.
+        steps: forward passes.
+        manager_us_per_step_p50: median time in the manager a step, microseconds.
+        manager_us_per_step_p99: its 99th percentile.
+        manager_seconds: all time in the manager.
+        block_size: tokens of one prefix hash.
+        blocks_total: blocks of the pool, or slabs of the arena, the null one not counted.
+        block_unit: which of them, ``block`` or ``slab``.
+        block_tokens: tokens of an attention block that is counted; None for slabs.
+        block_bytes: bytes of what is counted; None without a model.
+        blocks_used_peak: most blocks with an owner in a step.
+        pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
+        memory_efficiency: bytes that live tokens and states need over bytes reserved for them. The
+            mean over the steps in which a request waited for memory or was preempted, else None.
+        full_load_steps: how many there were.
+        needless_waits: steps that refused the request at the head of the queue although memory
+            could hold its known tokens. It counts free and reclaimable memory, block by block,
+            without the memory promised to prompts under way. 0 for a manager that cannot tell.
+        live_bytes_per_request: mean bytes that a running request needed in these steps.
+        concurrency_bound: ``memory_bytes / live_bytes_per_request``: no manager could run more.
+        recompute_flops_saved: FLOPs that `hit_tokens` would have cost; None without a model.
+        checkpoints: copies of states left for later requests.
+        places: the same by their place, with those used and dropped; None if they were not counted.
+            forks: checkpoints that requests resumed from.
+        limit_complete: admissions whose hit could not have been longer. This and the following
+            are None where the manager does not say.
+        limit_unseen: those whose hit ended where nothing was ever computed.
+        limit_attention_evicted: those that ended at evicted attention blocks.
+        limit_window_evicted: those that ended at evicted blocks of a window.
+        limit_no_checkpoint: those that ended because no state was kept.
+        limit_alignment: those that ended between block borders of the groups.
+        host_tokens: of ``hit_tokens`` and of what preempted requests found again, those loaded from
+            host memory; None without it.
+        virtual_seconds: from the start of the trace to the end of the last step.
+        wall_seconds: what the replay took.
+    """
+
+    block_hit_rate: float
+    sequential_hit_rate: float | None
+    peak_running: int
+    preemptions: int
+    recomputed_tokens: int
+    steps: int
+    manager_us_per_step_p50: float
+    manager_us_per_step_p99: float
+    manager_seconds: float
+    block_size: int
+    blocks_total: int
+    block_unit: str
+    block_tokens: int | None
+    block_bytes: int | None
+    blocks_used_peak: int
+    pool_use_mean: float
+    memory_efficiency: float | None
+    full_load_steps: int
+    needless_waits: int
+    live_bytes_per_request: float | None
+    concurrency_bound: float | None
+    recompute_flops_saved: float | None
+    checkpoints: int | None
+    places: tuple[PlaceCount, ...] | None
+    forks: int | None
+    limit_complete: int | None
+    limit_unseen: int | None
+    limit_attention_evicted: int | None
+    limit_window_evicted: int | None
+    limit_no_checkpoint: int | None
+    limit_alignment: int | None
+    host_tokens: int | None
+    virtual_seconds: float
+    wall_seconds: float
+    variant: str | None = None
+    placement: str | None = None
+    share: str | None = None
+
+    @property
+    def unit(self) -> BlockUnit:
+        """The unit of ``blocks_total``."""
+        return BlockUnit(name=self.block_unit, tokens=self.block_tokens, num_bytes=self.block_bytes)
+
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        *,
+        trace: Trace,
+        manager_name: str,
+        manager: ReplayManager,
+        cache: Cache,
+        sharing: Sharing | None,
+        places: PlaceCounter | None = None,
+        wall_seconds: float,
+    ) -> Self:
+        """Collect the figures of an engine that has run."""
+        counters, load, stats = engine.counters, engine.full_load, manager.stats()
+        counted: dict[str, Any] = {name: stats.get(name) for name in COUNTED}
+        live = load.live_bytes_per_request
+        step_us = np.frombuffer(engine.meter.steps, dtype=np.int64) / 1e3
+        p50, p99 = np.percentile(step_us, (50, 99)) if len(step_us) else (0.0, 0.0)
+        used = np.frombuffer(engine.timeline.used_blocks, dtype=np.int64)
+        seconds = np.diff(np.frombuffer(engine.timeline.seconds), prepend=0.0)
+        return cls(
+            **served_by(trace, cache, engine.config),
+            manager=manager_name,
+            requests=counters.finished,
+            rejected_requests=counters.rejected,
+            left_out=engine.too_large.reasons,
+            prompt_tokens=counters.prompt_tokens,
+            output_tokens=counters.output_tokens,
+            hit_tokens=counters.hit_tokens,
+            hit_rate=counters.hit_tokens / max(counters.prompt_tokens, 1),
+            block_hit_rate=counters.hit_blocks / max(counters.prompt_blocks, 1),
+            sequential_hit_rate=(
+                float(sharing.hit_tokens / trace.prompt_tokens.sum(dtype=np.int64))
+                if sharing
+                else None
+            ),
+            peak_running=counters.peak_running,
+            preemptions=counters.preemptions,
+            recomputed_tokens=counters.recomputed_tokens,
+            steps=len(step_us),
+            manager_us_per_step_p50=float(p50),
+            manager_us_per_step_p99=float(p99),
+            manager_seconds=float(step_us.sum() / 1e6),
+            block_size=cache.geometry.hash_block_size,
+            blocks_total=manager.num_blocks,
+            block_unit=manager.unit.name,
+            block_tokens=manager.unit.tokens,
+            block_bytes=manager.unit.num_bytes,
+            blocks_used_peak=int(used.max(initial=0)),
+            pool_use_mean=float(used @ seconds) / max(engine.now, 1e-9) / manager.num_blocks,
+            memory_efficiency=load.memory_efficiency,
+            full_load_steps=load.steps,
+            needless_waits=load.needless_waits,
+            live_bytes_per_request=live,
+            concurrency_bound=cache.memory_bytes / live if live else None,
+            recompute_flops_saved=counters.saved_flops if cache.model else None,
+            **counted,
+            places=places.counts() if places is not None else None,
+            virtual_seconds=engine.now,
+            wall_seconds=wall_seconds,
+        )

@@ -1,0 +1,115 @@
+"""Figures of ``/metrics``, read from where an engine serves them."""
+
+import io
+import time
+from collections.abc import Callable
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from socket import socket
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.tools.top.errors import GoneError
+from hybrid_blocks.tools.top.reading import Reading, parse
+
+MOST_BYTES: Final = 8 * 2**20
+"""Of an answer; vLLM's are below 1 MiB."""
+LIMIT_S: Final = 5.0
+_OK: Final = 200
+
+Clock = Callable[[], float]
+
+
+def metrics_url(text: str) -> str:
+    """Return where the figures of the engine at an address are: ``host:8000`` will do.
+
+    Raises:
+        InvalidArgumentError: it is no address of HTTP.
+
+    """
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        parts.port  # noqa: B018 - raises for a port that is none
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise InvalidArgumentError(f"{text!r} is no address; write for example localhost:8000")
+    return url if parts.path.strip("/") else parts._replace(path="/metrics").geturl()
+
+
+def fetch(url: str, limit_s: float = LIMIT_S, now: Clock = time.monotonic) -> str:
+    """Return what an engine shows at a `metrics_url`; ``limit_s`` is for its whole answer.
+
+    Raises:
+        GoneError: it does not answer, or not with its figures.
+
+    """
+    parts = urlsplit(url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    connection = kind(str(parts.hostname), parts.port, timeout=limit_s)
+    connection.response_class = partial(_Answer, now() + limit_s, now)  # type: ignore[assignment]
+    try:
+        connection.request("GET", parts._replace(scheme="", netloc="", fragment="").geturl())
+        answer = connection.getresponse()
+        if answer.status != _OK:
+            raise GoneError(f"it answers {answer.status} {answer.reason}")
+        content = answer.read(MOST_BYTES + 1)
+    except TimeoutError:
+        raise GoneError(f"it does not answer, or not to the end, within {limit_s:g} s") from None
+    except (OSError, HTTPException) as error:
+        raise GoneError(getattr(error, "strerror", None) or str(error)) from None
+    finally:
+        connection.close()
+    if len(content) > MOST_BYTES:
+        raise GoneError(f"its answer is longer than {MOST_BYTES >> 20} MiB")
+    return content.decode(errors="replace")
+
+
+class _Answer(HTTPResponse):
+    """An answer whose pieces all come before one time; a socket's limit is for each alone."""
+
+    def __init__(
+        self, ends: float, now: Clock, connected: socket, *more: Any, **options: Any
+    ) -> None:
+        super().__init__(connected, *more, **options)
+        pieces = _Pieces(cast("Any", self.fp).detach(), connected, ends, now)
+        self.fp = io.BufferedReader(pieces)
+
+
+class _Pieces(io.RawIOBase):
+    def __init__(self, raw: io.RawIOBase, connected: socket, ends: float, now: Clock) -> None:
+        self._raw = raw
+        self._connected = connected
+        self._ends = ends
+        self._now = now
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if (left := self._ends - self._now()) <= 0:
+            raise TimeoutError
+        self._connected.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def read_engine(address: str, engine: str | None = None) -> Reading:
+    """Return what an engine shows now; of all engines of the server without a label.
+
+    Raises:
+        InvalidArgumentError: prometheus_client is missing.
+        GoneError: nothing answers there, or not with figures of that engine.
+
+    """
+    reading = parse(fetch(address), time.monotonic(), engine)
+    if engine is not None and reading.engines and engine not in reading.engines:
+        there = sorted(reading.engines, key=lambda label: (len(label), label))
+        raise GoneError(f"no engine {engine}; engines: {', '.join(there)}")
+    return reading
