@@ -8,6 +8,7 @@
 //! left only.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod digest;
 mod engine;
 mod error;
@@ -21,6 +22,7 @@ mod prefix_index;
 mod rules;
 mod store;
 
+pub use batch::{BlockManager, Config, Hashing, Stats};
 pub use digest::Digest;
 pub use engine::{BlockCopy, CacheEvent, GroupBlocks, Residency};
 pub use error::{Error, Unit};
@@ -30,7 +32,6 @@ pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};
 pub use rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy, OptionValue};
 pub use rules::hit::{Hit, HitLimit};
-pub use rules::natural::{BlockManager, Config, Hashing, Stats};
 pub use rules::sessions::{Draw, Hint, Kept, Trials, Turn, Turns, WorthClass};
 pub use rules::vllm;
 pub use store::{BlockStore, EvictionOrder, FixedStore, Reservation, SlabStore, Slack, Store};

@@ -2,7 +2,6 @@
 //!
 //! - `vllm`: vLLM's rules, so that every decision is the one that vLLM would take; over slabs our own: checkpoints
 //!   of states are kept where later requests are likely to go on, and content is evicted by what it is worth.
-//! - `natural`: what drives them where there is no vLLM.
 //!
 //! `slabs` places `Checkpoints` where `Traffic` has learned that they are used. A `Keeper` says how long content is
 //! kept, and listens to what clients say of their `Sessions`.
@@ -11,7 +10,6 @@ pub(crate) mod checkpoint_history;
 pub(crate) mod checkpoint_policy;
 pub(crate) mod hit;
 mod keeper;
-pub(crate) mod natural;
 pub(crate) mod sessions;
 mod slabs;
 mod traffic;

@@ -1,4 +1,4 @@
-//! Level `natural` without vLLM: [`BlockManager`].
+//! [`BlockManager`]: level `natural` for an engine without vLLM, driven by arrays of request handles.
 //!
 //! It drives [`KvCacheManager`] as vLLM's scheduler does. vLLM tells it with each call how far a request has come.
 //! `BlockManager` remembers that itself, so that a caller names requests by handles in arrays.
