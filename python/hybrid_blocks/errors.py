@@ -1,4 +1,4 @@
-"""The errors of the package."""
+"""Errors that the whole package raises."""
 
 
 class HybridBlocksError(Exception):
@@ -31,3 +31,7 @@ class BlockError(HybridBlocksError):
 
 class IntegrityError(HybridBlocksError):
     """The manager broke one of its own promises. This is a bug: please report it."""
+
+
+class PlanError(HybridBlocksError, ValueError):
+    """A model, a size or an option that cannot be planned; the message is one line for the user."""

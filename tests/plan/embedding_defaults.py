@@ -9,14 +9,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-import hybrid_blocks.model.weights
+import hybrid_blocks.model
 from hybrid_blocks.model.architecture import READERS
 from transformers.models.auto.configuration_auto import (  # type: ignore[attr-defined, unused-ignore]
     CONFIG_MAPPING_NAMES,
     model_type_to_module_name,
 )
 
-RECORD: Final = Path(hybrid_blocks.model.weights.__file__).with_name("embedding.json")
+RECORD: Final = Path(hybrid_blocks.model.__file__).with_name("embedding.json")
 _FIELDS: Final = ("vocab_size", "tie_word_embeddings")
 
 

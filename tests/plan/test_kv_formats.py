@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.model import Model, PlanError, from_config, kv_format, load_model, table
+from hybrid_blocks.model import Model, PlanError, formats, from_config, load_model, table
 from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
 
 FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
@@ -99,14 +99,14 @@ def test_four_bits_with_scales_are_planned(name: str) -> None:
     assert round(plan.max_concurrency, 2) == 1.55
 
 
-@pytest.mark.parametrize("name", kv_format.KNOWN)
+@pytest.mark.parametrize("name", formats.KNOWN)
 def test_every_format_is_planned_or_refused_with_a_reason(name: str) -> None:
     model, latent = load_model("Qwen3.5-27B"), load_model("DeepSeek-V3")
     deployment = Deployment(kv_cache_dtype=name, max_model_len=4096)
     plain = plan_natural(model, 2**36, Deployment(max_model_len=4096, kv_cache_dtype="float64"))
-    if name in kv_format.LATENT_BLOBS:
+    if name in formats.LATENT_BLOBS:
         assert plan_vllm(latent, 2**36, deployment).block_bytes == (
-            61 * 64 * kv_format.LATENT_BLOBS[name]
+            61 * 64 * formats.LATENT_BLOBS[name]
         )
         with pytest.raises(PlanError, match="is a format of latent attention"):
             plan_vllm(model, 2**36, deployment)

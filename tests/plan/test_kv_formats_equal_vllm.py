@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
-from hybrid_blocks.model import Rank, kv_format, quantization
+from hybrid_blocks.model import Rank, formats
 from hybrid_blocks.model.layer import FullAttention
 from vllm.config.cache import CacheDType
 from vllm.utils.torch_utils import (
@@ -27,11 +27,11 @@ BACKENDS: dict[str, Any] = {
 
 
 def test_every_format_of_vllm_is_known() -> None:
-    assert set(FORMATS) <= set(kv_format.KNOWN)
+    assert set(FORMATS) <= set(formats.KNOWN)
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
-@pytest.mark.parametrize("name", sorted(set(FORMATS) - kv_format.LATENT_BLOBS.keys()))
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - formats.LATENT_BLOBS.keys()))
 def test_a_token_has_the_bytes_of_vllms_spec(name: str, head_dim: int) -> None:
     rocm_octave._rope_dim_by_head_size.clear()
     rocm_octave.register_rope_dim(head_dim, head_dim)
@@ -66,5 +66,5 @@ def test_what_modelopt_names_is_read_as_by_vllm(
     place = {"quantization": named} if inner else named
     quantized: dict[str, Any] = {"quant_method": "modelopt", **place}
     theirs = get_kv_cache_quant_algo_string(quantized)
-    ours = quantization.kv_cache_dtype({"quantization_config": quantized}, "made")
+    ours = formats.checkpoint_format({"quantization_config": quantized}, "made")
     assert ours == (None if theirs == "auto" else theirs)

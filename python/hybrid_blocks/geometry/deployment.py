@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from hybrid_blocks.model import Layer, Model, PlanError, Rank, dtype, kv_format
+from hybrid_blocks.model import Layer, Model, PlanError, Rank, formats
 from hybrid_blocks.model.layer import StateFormat
 
 DEFAULT_MAX_MODEL_LEN: Final = 131_072
@@ -77,9 +77,9 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         if self.mamba_cache_mode not in ("none", "align"):
             raise PlanError(f"--mamba-cache-mode must be none or align: {self.mamba_cache_mode!r}")
         if self.kv_cache_dtype != "auto":
-            kv_format.canonical(self.kv_cache_dtype)
+            formats.canonical(self.kv_cache_dtype)
         if self.mamba_ssm_dtype != "auto":
-            dtype.canonical(self.mamba_ssm_dtype)
+            formats.canonical_dtype(self.mamba_ssm_dtype)
 
     def rank(self, model: Model) -> Rank:
         """Describe one rank of the deployment."""
@@ -96,14 +96,14 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         """Return the format of keys and values: ``auto`` is the checkpoint's, or the model's."""
         if self.kv_cache_dtype == "auto":
             return model.kv_cache_dtype or model.dtype
-        return kv_format.canonical(self.kv_cache_dtype)
+        return formats.canonical(self.kv_cache_dtype)
 
     def rank_of(self, layer: Layer, model: Model) -> Rank:
         """Describe one rank for one layer: some formats leave out the first and last layers."""
         rank = self.rank(model)
-        if model.is_hybrid or not kv_format.spares_boundary_layers(rank.kv_dtype):
+        if model.is_hybrid or not formats.spares_boundary_layers(rank.kv_dtype):
             return rank
-        spared = min(kv_format.BOUNDARY_LAYERS, model.num_layers // 2)
+        spared = min(formats.BOUNDARY_LAYERS, model.num_layers // 2)
         if spared <= layer.depth < model.num_layers - spared or layer.draft:
             return rank
         return msgspec.structs.replace(rank, kv_dtype=model.dtype)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from hybrid_blocks.model.errors import PlanError
+from hybrid_blocks.errors import PlanError
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model.config import MAX_LAYERS
-from hybrid_blocks.model.errors import PlanError
 from hybrid_blocks.model.layer import Cache
 from hybrid_blocks.model.model import Layer, Model
 

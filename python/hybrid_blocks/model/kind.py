@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from hybrid_blocks import _core
-from hybrid_blocks.model.layer import (
-    Cache,
-    ChunkedAttention,
-    CrossAttention,
-    SlidingWindow,
-)
+from hybrid_blocks.model.layer import Cache, ChunkedAttention, CrossAttention, SlidingWindow
 
 if TYPE_CHECKING:
     import numpy as np

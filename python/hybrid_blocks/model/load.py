@@ -6,16 +6,12 @@ from typing import Final
 
 import msgspec
 
+from hybrid_blocks.errors import PlanError
 from hybrid_blocks.inputs import read_input
-from hybrid_blocks.model import decoder, described, dtype, mtp, quantization, table
-from hybrid_blocks.model.architecture import READERS, qwen, refused
+from hybrid_blocks.model import decoder, described, formats, mtp, table
+from hybrid_blocks.model.architecture import READERS, common, linear
 from hybrid_blocks.model.config import Config
-from hybrid_blocks.model.errors import PlanError
-from hybrid_blocks.model.layer import (
-    GatedDeltaNet,
-    LatentIndex,
-    Mamba2,
-)
+from hybrid_blocks.model.layer import GatedDeltaNet, LatentIndex, Mamba2
 from hybrid_blocks.model.model import Layer, Model, Verified
 from hybrid_blocks.model.weights import bits_of_name, weights_of, with_bits, without_format
 
@@ -75,7 +71,7 @@ def load_model(source: str, overrides: Mapping[str, object] | None = None) -> Mo
         if not path.is_file():
             raise PlanError(f"{source}: the directory holds no config.json")
     if path.is_file():
-        fields, beside = _read_json(path), path.with_name(quantization.HF_QUANT_CONFIG)
+        fields, beside = _read_json(path), path.with_name(formats.HF_QUANT_CONFIG)
         if fields.get("quantization_config") is None and beside.is_file():
             fields["quantization_config"] = _read_json(beside)
         return from_config(_merged(fields, overrides), source)
@@ -150,9 +146,9 @@ def from_config(
 
     """
     config, types = decoder.find(fields, name, with_defaults=verified == "config")
-    if (unread := next((known for known in types if known in refused.REASONS), None)) is not None:
+    if (unread := next((known for known in types if known in common.UNREAD), None)) is not None:
         raise PlanError(
-            f"{name}: {unread} is not read: {refused.REASONS[unread]}; --layers spec.json plans "
+            f"{name}: {unread} is not read: {common.UNREAD[unread]}; --layers spec.json plans "
             "the other layers"
         )
     model_type = next((known for known in types if known in READERS), "")
@@ -163,7 +159,7 @@ def from_config(
     if not layers:
         raise PlanError(f"{name}: no layer keeps a cache")
     index, convolutions = (
-        qwen.sparse_parts(config) if model_type.startswith(_SPARSE) else (None, ())
+        linear.sparse_parts(config) if model_type.startswith(_SPARSE) else (None, ())
     )
     weights = weights_of(config, layers, model_type, fields, built_in=verified != "config")
     return Model(
@@ -175,7 +171,7 @@ def from_config(
         layers=layers,
         draft_layers=mtp.draft_layers(fields, config, layers),
         dtype=_dtype(config),
-        kv_cache_dtype=quantization.kv_cache_dtype(fields, name),
+        kv_cache_dtype=formats.checkpoint_format(fields, name),
         rotary_share=_rotary_share(config, model_type),
         max_model_len=_max_model_len(config),
         architecture=_architecture(fields),
@@ -234,7 +230,7 @@ def _max_model_len(config: Config) -> int | None:
 
 
 def _dtype(config: Config) -> str:
-    name = dtype.canonical(config.text("dtype") or config.text("torch_dtype") or "bfloat16")
+    name = formats.canonical_dtype(config.text("dtype") or config.text("torch_dtype") or "bfloat16")
     return "bfloat16" if name == "float32" else name
 
 

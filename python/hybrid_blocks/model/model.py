@@ -4,8 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from hybrid_blocks.model.layer import Cache
-from hybrid_blocks.model.sparse import SparseIndex, TokenConvolution
+from hybrid_blocks.model.layer import Cache, SparseIndex, TokenConvolution
 
 Verified = Literal["verified", "partly verified", "unverified", "config"]
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from hybrid_blocks.model import kv_format
-from hybrid_blocks.model.errors import PlanError
+from hybrid_blocks.errors import PlanError
+from hybrid_blocks.model import formats
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +22,11 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     def head_bytes(self, key_dim: int, value_dim: int) -> int:
         """Bytes of one token's key and value in one head."""
-        return kv_format.head_bytes(self.kv_dtype, key_dim, value_dim, self.rotary_share)
+        return formats.head_bytes(self.kv_dtype, key_dim, value_dim, self.rotary_share)
 
     def latent_bytes(self, latent_dim: int, *, sparse: bool = False) -> int:
         """Bytes of one token's latent."""
-        return kv_format.latent_bytes(self.kv_dtype, latent_dim, sparse=sparse)
+        return formats.latent_bytes(self.kv_dtype, latent_dim, sparse=sparse)
 
 
 def shard(total: int, tp: int, what: str) -> int:

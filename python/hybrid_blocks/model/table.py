@@ -13,8 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model.architecture.common import spread
-from hybrid_blocks.model.errors import PlanError
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

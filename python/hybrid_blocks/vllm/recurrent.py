@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 
-from hybrid_blocks.model.layer import StateFormat
-from hybrid_blocks.model.layer.state import StateTensor
+from hybrid_blocks.model.layer import StateFormat, StateTensor
 
 
 def recurrent_tensor(spec: Any) -> StateTensor | None:

@@ -1,10 +1,11 @@
-"""Windowed and full attention in a pattern that the class of the family brings along."""
+"""Windowed layers between full ones: Gemma, MiMo-V2, Step-3.5 and others."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model.architecture.common import (
     Reader,
     by_depth,
@@ -14,9 +15,12 @@ from hybrid_blocks.model.architecture.common import (
     sliding_window,
 )
 from hybrid_blocks.model.config import Config
-from hybrid_blocks.model.errors import PlanError
-from hybrid_blocks.model.layer import Cache, SlidingWindow
+from hybrid_blocks.model.layer import Cache, FullAttention, SlidingWindow
 from hybrid_blocks.model.model import Layer
+
+if TYPE_CHECKING:
+    from hybrid_blocks.model.layer import Cache
+
 
 FULL: Final = "full_attention"
 WINDOWED: Final = "sliding_attention"
@@ -139,3 +143,127 @@ READERS: Final[dict[str, Reader]] = {
     # All layers are full where no list says which are windowed.
     **dict.fromkeys(("flint", "laguna", "mellum"), Pattern(interval=1)),
 }
+
+
+RNJ: Final = "Rnj1ForCausalLM"
+"""Architecture that writes Gemma-3's type into its file, and names its layers by itself."""
+
+
+def _names(config: Config, default_pattern: int) -> tuple[str, ...]:
+    """``layer_types`` where given, else full attention at every n-th layer."""
+    if names := config.strings("layer_types"):
+        return names
+    pattern = config.positive("sliding_window_pattern", default=default_pattern)
+    return every(config, pattern, "full_attention", "sliding_attention")
+
+
+def read_gemma2(config: Config) -> tuple[Layer, ...]:
+    """Gemma-2: every second layer is full."""
+    return _read(config, _names(config, 2), full_attention(config))
+
+
+def read_gemma3(config: Config) -> tuple[Layer, ...]:
+    """Gemma-3: every sixth layer is full."""
+    if RNJ in (config.strings("architectures") or ()):
+        return _read_rnj(config)
+    both_ways = config.flag("use_bidirectional_attention")
+    return _read(config, _names(config, 6), full_attention(config), both_ways=both_ways)
+
+
+def _read_rnj(config: Config) -> tuple[Layer, ...]:
+    """RNJ-1: chunks that look back by one are windowed; all other layers are full."""
+    full = full_attention(config)
+    window = sliding_window(config, config.positive("sliding_window"))
+    known: dict[str, Cache | None] = {
+        "chunked_attention": window,
+        "sliding_attention": full,
+        "full_attention": full,
+    }
+    return choose(config, _names(config, 6), "layer_types", known)
+
+
+def read_gemma3n(config: Config) -> tuple[Layer, ...]:
+    """Gemma-3n: every fifth layer is full; the last layers share caches."""
+    return _without_shared(config, _read(config, _names(config, 5), full_attention(config)))
+
+
+def read_gemma4(config: Config) -> tuple[Layer, ...]:
+    """Gemma-4: full layers have heads of their own size; the last layers may share caches."""
+    config.require("num_hidden_layers", "head_dim", "sliding_window")
+    heads = config.kv_heads
+    if config.flag("attention_k_eq_v"):
+        heads = config.optional("num_global_key_value_heads") or heads
+    full = FullAttention(
+        kv_heads=heads,
+        head_dim=config.positive("global_head_dim", default=512),
+        query_heads=config.query_heads,
+    )
+    names = (*_names(config, 6)[:-1], "full_attention")  # whatever the list says of the last one
+    both_ways = config.get("use_bidirectional_attention") == "all"
+    return _without_shared(config, _read(config, names, full, both_ways=both_ways))
+
+
+def _without_shared(config: Config, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Leave out the last layers, which read caches of earlier ones."""
+    own = config.num_layers - config.integer("num_kv_shared_layers", default=0)
+    return tuple(layer for layer in layers if layer.depth < own)
+
+
+def _read(
+    config: Config, names: tuple[str, ...], full: FullAttention, *, both_ways: bool = False
+) -> tuple[Layer, ...]:
+    """Layers by name; attention in both directions sees half of the window on either side."""
+    config.require("num_hidden_layers", "sliding_window")
+    window = config.positive("sliding_window")
+    known: dict[str, Cache | None] = {
+        "sliding_attention": sliding_window(config, window // 2 + 1 if both_ways else window),
+        "full_attention": full,
+    }
+    return choose(config, names, "layer_types", known)
+
+
+def read_mimo(config: Config) -> tuple[Layer, ...]:
+    """``hybrid_layer_pattern`` (1 is windowed) or ``layer_types``, else every sixth layer is full.
+
+    Without a pattern the first layer is full too. Fields of windowed layers begin with ``swa_``.
+    """
+    config.require("num_hidden_layers", "num_attention_heads", "head_dim")
+    full = FullAttention(
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        value_dim=config.optional("v_head_dim"),
+        query_heads=config.query_heads,
+    )
+    windowed = SlidingWindow(
+        kv_heads=config.positive("swa_num_key_value_heads", default=full.kv_heads),
+        head_dim=config.positive("swa_head_dim", default=full.head_dim),
+        value_dim=config.optional("swa_v_head_dim", "v_head_dim"),
+        query_heads=config.positive("swa_num_attention_heads", default=config.query_heads),
+        window=config.positive("sliding_window_size", "sliding_window"),
+    )
+    if (pattern := config.integers("hybrid_layer_pattern")) is not None:
+        config.one_per_layer(pattern, "hybrid_layer_pattern")
+        return by_depth(windowed if kind == 1 else full for kind in pattern)
+    names = config.strings("layer_types") or tuple(
+        "full_attention" if depth == 0 or (depth + 1) % 6 == 0 else "sliding_attention"
+        for depth in range(config.num_layers)
+    )
+    known: dict[str, Cache | None] = {"full_attention": full, "sliding_attention": windowed}
+    return choose(config, names, "layer_types", known)
+
+
+def read_step(config: Config) -> tuple[Layer, ...]:
+    """``layer_types``, which may name the draft layers too; all layers are full without it."""
+    config.require("num_hidden_layers", "num_attention_groups|num_key_value_heads")
+    full = full_attention(config)
+    names = config.strings("layer_types") or ("full_attention",) * config.num_layers
+    names = names[: config.num_layers]
+    known: dict[str, Cache | None] = {"full_attention": full}
+    if window := config.optional("sliding_window"):
+        query_heads = config.optional("num_sliding_attention_heads")
+        if query_heads is None and config.get("attention_other_setting") is not None:
+            query_heads = config.section("attention_other_setting").any_query_heads
+        known["sliding_attention"] = msgspec.structs.replace(
+            sliding_window(config, window), query_heads=query_heads or full.query_heads
+        )
+    return choose(config, names, "layer_types", known)

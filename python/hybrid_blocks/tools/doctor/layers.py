@@ -14,12 +14,7 @@ from vllm.v1.kv_cache_interface import (
 from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.model import Layer, Model, Rank
 from hybrid_blocks.model.kind import kind_of
-from hybrid_blocks.model.layer import (
-    Attention,
-    LatentAttention,
-    LatentIndex,
-    State,
-)
+from hybrid_blocks.model.layer import Attention, LatentAttention, LatentIndex, State
 from hybrid_blocks.model.rank import shard_or_replicate
 from hybrid_blocks.tools.plan.vllm.align import KERNEL_BLOCK_TOKENS, LATENT_BLOCK_TOKENS
 from hybrid_blocks.vllm.specs import make

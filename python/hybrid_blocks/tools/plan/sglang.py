@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.geometry.deployment import Deployment
-from hybrid_blocks.model import Model, PlanError, Rank, dtype
+from hybrid_blocks.model import Model, PlanError, Rank, formats
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
     FullAttention,
@@ -200,7 +200,7 @@ def _state_bytes(state: State, rank: Rank, deployment: Deployment) -> int:
     asked = deployment.mamba_ssm_dtype
     if asked == "auto":
         asked = state.ssm_dtype or "float32"
-    sizes = {"conv": dtype.size("bfloat16"), "recurrent": dtype.size(asked)}
+    sizes = {"conv": formats.element_bytes("bfloat16"), "recurrent": formats.element_bytes(asked)}
     return sum(prod(tensor.shape) * sizes[tensor.role] for tensor in state.tensors(rank))
 
 

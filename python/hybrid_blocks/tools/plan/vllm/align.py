@@ -14,7 +14,7 @@ from hybrid_blocks.geometry.kernel_blocks import (
     LATENT_BLOCK_TOKENS,
     LATENT_KERNEL_BLOCK_TOKENS,
 )
-from hybrid_blocks.model import Model, PlanError, Rank, kv_format
+from hybrid_blocks.model import Model, PlanError, Rank, formats
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan.vllm import prefill_checkpoint
 
@@ -28,10 +28,10 @@ def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
     """
     latent = any(layer.cache.kind == "mla" for layer in model.layers)
     packs_64 = rank.kv_dtype == "ultraquant_4bit"
-    preferred = kv_format.ULTRAQUANT_BLOCK_TOKENS if packs_64 else KERNEL_BLOCK_TOKENS
+    preferred = formats.ULTRAQUANT_BLOCK_TOKENS if packs_64 else KERNEL_BLOCK_TOKENS
     asked = deployment.block_size or preferred
     if not model.is_hybrid:
-        if kv_format.spares_boundary_layers(rank.kv_dtype):
+        if formats.spares_boundary_layers(rank.kv_dtype):
             return _beside_wider_pages(model, rank, asked)
         return deployment.block_size or (LATENT_BLOCK_TOKENS if latent else preferred)
     grain = max(asked, LATENT_KERNEL_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS)

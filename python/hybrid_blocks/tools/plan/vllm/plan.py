@@ -8,8 +8,7 @@ import msgspec
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.geometry.pipeline import stages
 from hybrid_blocks.model import Layer, Model, PlanError, Rank
-from hybrid_blocks.model.layer import State
-from hybrid_blocks.model.sparse import SparseIndex
+from hybrid_blocks.model.layer import SparseIndex, State
 from hybrid_blocks.tools.plan.vllm import align, packed, prefill_checkpoint
 from hybrid_blocks.tools.plan.vllm.grouping import Member, VllmGroup, group
 from hybrid_blocks.tools.plan.vllm.spec import Spec, layer_spec, ring_spec, state_spec

@@ -12,12 +12,7 @@ from typing import Final
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.geometry.kernel_blocks import FLASHINFER_TOKENS
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.model.layer import (
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    Mamba2,
-    State,
-)
+from hybrid_blocks.model.layer import GatedDeltaNet, KimiDeltaAttention, Mamba2, State
 from hybrid_blocks.tools.plan.memory.card import CARDS
 
 CPU: Final = "CPU"

@@ -11,8 +11,7 @@ from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Layer, Rank
 from hybrid_blocks.model.kind import GroupKind, kind_of
-from hybrid_blocks.model.layer import LatentAttention, LatentIndex, State
-from hybrid_blocks.model.sparse import SparseIndex
+from hybrid_blocks.model.layer import LatentAttention, LatentIndex, SparseIndex, State
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):

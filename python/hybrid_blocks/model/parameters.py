@@ -1,6 +1,12 @@
-"""Parameters of a decoder, counted from the fields of its ``config.json``."""
+"""Parameters of a model, counted from its ``config.json``.
+
+``embedding.json`` has the sizes of embeddings that a file leaves out. A test compares the record
+with the configuration classes of transformers.
+"""
 
 from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
 from typing import Final
 
 import msgspec
@@ -19,7 +25,29 @@ from hybrid_blocks.model.layer import (
     ShortConv,
 )
 from hybrid_blocks.model.model import Layer
-from hybrid_blocks.model.weights.embedding import embedding_of
+
+
+class Embedding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Tokens of a vocabulary, and whether the output shares the matrix of the input."""
+
+    vocab_size: int | None = None
+    tie_word_embeddings: bool = False
+
+
+def embedding_of(config: Config, model_type: str) -> Embedding:
+    """Return the embeddings of a file; fields that it leaves out are those of its class."""
+    default = _recorded().get(model_type, Embedding())
+    return Embedding(
+        vocab_size=config.optional("vocab_size") or default.vocab_size,
+        tie_word_embeddings=config.flag("tie_word_embeddings", default=default.tie_word_embeddings),
+    )
+
+
+@cache
+def _recorded() -> dict[str, Embedding]:
+    record = files("hybrid_blocks.model").joinpath("embedding.json").read_bytes()
+    return msgspec.json.decode(record, type=dict[str, Embedding])
+
 
 _GATED_ATTENTION: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
 """Types whose queries bring a gate of the output with them."""

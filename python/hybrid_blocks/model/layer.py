@@ -1,12 +1,101 @@
-"""Recurrent layers: a state of fixed size, made of a few tensors."""
+"""Layer families: what one layer keeps for a request, and how many bytes that takes on one rank."""
 
 from math import prod
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import msgspec
 
-from hybrid_blocks.model import dtype
-from hybrid_blocks.model.rank import Rank, shard
+from hybrid_blocks.arithmetic import round_up
+from hybrid_blocks.model import formats
+from hybrid_blocks.model.rank import Rank, shard, shard_or_replicate
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys and values of ``kv_heads`` heads; ``query_heads`` only limits how far TP may go."""
+
+    kv_heads: int
+    head_dim: int
+    value_dim: int | None = None
+    query_heads: int | None = None
+
+    def token_bytes(self, rank: Rank) -> int:
+        """Bytes a token takes in one layer: heads * those of a key and a value."""
+        if self.query_heads is not None:
+            shard(self.query_heads, rank.tp, "attention heads")
+        heads = shard_or_replicate(self.kv_heads, rank.tp, "KV heads")
+        value_dim = self.head_dim if self.value_dim is None else self.value_dim
+        return heads * rank.head_bytes(self.head_dim, value_dim)
+
+
+# Full attention: every token of the request stays.
+class FullAttention(Attention, frozen=True, kw_only=True, tag="full", tag_field="kind"):
+    """Keys and values of all tokens."""
+
+    kind: ClassVar[str] = "full"
+
+
+# Sliding-window attention: only the last ``window`` tokens are read.
+class SlidingWindow(Attention, frozen=True, kw_only=True, tag="sliding_window", tag_field="kind"):
+    """Keys and values of the last ``window`` tokens."""
+
+    kind: ClassVar[str] = "sliding_window"
+    window: int
+
+
+# Chunked local attention: a token reads its own chunk of ``chunk`` tokens.
+class ChunkedAttention(Attention, frozen=True, kw_only=True, tag="chunked", tag_field="kind"):
+    """Keys and values of the current chunk."""
+
+    kind: ClassVar[str] = "chunked"
+    chunk: int
+
+
+# Cross attention: keys and values of the encoder's output, fixed for the request's life.
+class CrossAttention(Attention, frozen=True, kw_only=True, tag="cross", tag_field="kind"):
+    """Keys and values of up to ``encoder_tokens`` encoder tokens; never prefix-cached."""
+
+    kind: ClassVar[str] = "cross"
+    encoder_tokens: int
+
+
+# Multi-head latent attention (DeepSeek, Kimi, Ling): one latent a token, on every rank.
+class LatentAttention(msgspec.Struct, frozen=True, kw_only=True, tag="mla", tag_field="kind"):
+    """A latent of ``kv_lora_rank + qk_rope_head_dim`` elements, replicated over TP.
+
+    Where it is ``sparse``, an index chooses the tokens that a step reads: its own where it
+    ``leads``, else that of a layer before.
+    """
+
+    kind: ClassVar[str] = "mla"
+    latent_dim: int
+    query_heads: int | None = None
+    sparse: bool = False
+    leads: bool = False
+
+    def token_bytes(self, rank: Rank) -> int:
+        """Bytes a token takes in one layer: those of its latent."""
+        if self.query_heads is not None:
+            shard(self.query_heads, rank.tp, "attention heads")
+        return rank.latent_bytes(self.latent_dim, sparse=self.sparse)
+
+
+# Keys by which sparse latent attention chooses the tokens that it reads (DeepSeek-V3.2, GLM-5).
+_SCALED: Final = 128
+"""Elements of a key that share a scale."""
+
+_SCALE_BYTES: Final = 4
+
+
+class LatentIndex(msgspec.Struct, frozen=True, kw_only=True, tag="mla_index", tag_field="kind"):
+    """A key of ``head_dim`` bytes and its scales for each token, on every rank."""
+
+    kind: ClassVar[str] = "mla"
+    head_dim: int
+
+    def token_bytes(self, _: Rank) -> int:
+        """Bytes a token takes in one layer, whatever the format of the latents."""
+        return self.head_dim + self.head_dim // _SCALED * _SCALE_BYTES
+
 
 StateFormat = Literal["full", "bf16", "fp8", "int8"]
 """How a checkpoint keeps a state: as it is, or with its float32 numbers in fewer bytes."""
@@ -22,7 +111,7 @@ class StateTensor(msgspec.Struct, frozen=True):
     @property
     def nbytes(self) -> int:
         """Bytes of the tensor."""
-        return prod(self.shape) * dtype.size(self.dtype)
+        return prod(self.shape) * formats.element_bytes(self.dtype)
 
     def kept_bytes(self, state_format: StateFormat) -> int:
         """Bytes of the tensor in a checkpoint: only recurrent numbers of float32 are converted.
@@ -67,8 +156,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     def recurrent_dtype(self, rank: Rank) -> str:
         """Format of the recurrent tensor: the deployment's, else the model's wish, else its own."""
         if rank.ssm_dtype != "auto":
-            return dtype.canonical(rank.ssm_dtype)
-        return dtype.canonical(self.ssm_dtype or rank.model_dtype)
+            return formats.canonical_dtype(rank.ssm_dtype)
+        return formats.canonical_dtype(self.ssm_dtype or rank.model_dtype)
 
 
 # Gated DeltaNet (Qwen3-Next, Qwen3.5 and later, Olmo-Hybrid).
@@ -212,3 +301,61 @@ class ShortConv(State, frozen=True, kw_only=True, tag="short_conv", tag_field="k
         """Kernel - 1 columns and one for each speculative token."""
         width = shard(self.width, rank.tp, "convolution channels")
         return (self.conv(self.conv_kernel, width, rank),)
+
+
+_INDEX_BYTES: Final = 2
+"""Bytes of an element of an index key: bfloat16, vLLM's default."""
+
+
+class SparseIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys by which a layer chooses the tokens that it reads; each rank has all of them.
+
+    One key stands for ``compress_ratio`` tokens. The keys of the last tokens lie in a ring, one
+    for each request, until they are compressed.
+    """
+
+    head_dim: int
+    compress_ratio: int
+
+    def bytes_of(self, num_tokens: int) -> int:
+        """Bytes of the compressed keys of whole ``compress_ratio`` tokens."""
+        return num_tokens // self.compress_ratio * self.head_dim * _INDEX_BYTES
+
+    def ring_tokens(self, rank: Rank) -> int:
+        """Tokens of a ring: those that are not compressed yet, and the drafts of a step."""
+        return round_up(self.compress_ratio + rank.num_speculative_tokens, self.compress_ratio)
+
+    def ring_bytes(self, rank: Rank) -> int:
+        """Bytes of a ring."""
+        return self.ring_tokens(rank) * self.head_dim * _INDEX_BYTES
+
+
+class TokenConvolution(msgspec.Struct, frozen=True, kw_only=True):
+    """A dilated convolution over n-gram embeddings at one depth; each rank has all of it."""
+
+    depth: int
+    width: int
+    columns: int
+
+    def state_bytes(self, rank: Rank) -> int:
+        """Bytes of its columns, and one for each speculative token, in the model's format."""
+        columns = self.columns + rank.num_speculative_tokens
+        return columns * self.width * formats.element_bytes(rank.model_dtype)
+
+
+TokenCache = (
+    FullAttention
+    | LatentAttention
+    | LatentIndex
+    | SlidingWindow
+    | ChunkedAttention
+    | CrossAttention
+)
+"""Caches made of pages of tokens."""
+
+StateCache = (
+    GatedDeltaNet | Mamba1 | Mamba2 | KimiDeltaAttention | LightningAttention | RgLru | ShortConv
+)
+"""Caches made of one state."""
+
+Cache = TokenCache | StateCache

@@ -1,20 +1,21 @@
-"""Plain decoders (Llama, Mistral, Phi-3, gpt-oss ...) and Llama-4 with chunked attention."""
+"""Attention of one kind in most layers: full, latent, or Llama-4's chunks."""
 
 from typing import Final
 
 import msgspec
 
+from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model.architecture.common import (
     by_depth,
     choose,
     every,
     full_attention,
+    latent_attention,
     sliding_window,
     with_window,
 )
 from hybrid_blocks.model.config import Config
-from hybrid_blocks.model.errors import PlanError
-from hybrid_blocks.model.layer import Cache, ChunkedAttention, SlidingWindow
+from hybrid_blocks.model.layer import Cache, ChunkedAttention, LatentIndex, SlidingWindow
 from hybrid_blocks.model.model import Layer
 
 PLAIN: Final = (
@@ -116,7 +117,7 @@ PLAIN: Final = (
 """Types whose layers are all alike, unless ``layer_types`` says otherwise."""
 
 
-def read(config: Config) -> tuple[Layer, ...]:
+def read_plain(config: Config) -> tuple[Layer, ...]:
     """``layer_types`` where given; else a window on all layers where there is one; else full."""
     config.require(
         "num_hidden_layers|n_layer|num_layers",
@@ -153,7 +154,7 @@ def read_qwen2_moe(config: Config) -> tuple[Layer, ...]:
     """Qwen2-MoE: a window counts only where ``layer_types`` gives it to all layers."""
     full = full_attention(config)
     if set(config.strings("layer_types") or ()) == {"sliding_attention"}:
-        return read(config)
+        return read_plain(config)
     return by_depth(full for _ in range(config.num_layers))
 
 
@@ -202,7 +203,7 @@ def read_gpt_oss(config: Config) -> tuple[Layer, ...]:
     """gpt-oss: windowed at even depths, whatever ``layer_types`` says, unless it windows all."""
     config.require("num_hidden_layers", "sliding_window")
     if set(config.strings("layer_types") or ()) == {"sliding_attention"}:
-        return read(config)
+        return read_plain(config)
     return _named(config, every(config, 2, "full_attention", "sliding_attention"))
 
 
@@ -245,3 +246,42 @@ def read_llama4(config: Config) -> tuple[Layer, ...]:
     return by_depth(
         chunked if (depth + 1) % interval else full for depth in range(config.num_layers)
     )
+
+
+def read_latent(config: Config) -> tuple[Layer, ...]:
+    """One latent a token and layer; plain attention where no head has such dimensions."""
+    if "index_topk" in config:
+        return read_sparse_latent(config)
+    config.require("num_hidden_layers", "num_attention_heads")
+    dims = (config.get("qk_nope_head_dim"), config.get("qk_rope_head_dim"))
+    attention = full_attention(config) if dims == (0, 0) else latent_attention(config)
+    return by_depth(attention for _ in range(config.num_layers))
+
+
+def read_sparse_latent(config: Config) -> tuple[Layer, ...]:
+    """DeepSeek-V3.2: an index beside each latent, but where a layer takes what another chose."""
+    config.require("num_hidden_layers", "index_head_dim")
+    follower = msgspec.structs.replace(latent_attention(config), sparse=True)
+    leader = msgspec.structs.replace(follower, leads=True)
+    index = LatentIndex(head_dim=config.positive("index_head_dim"))
+    return tuple(
+        Layer(depth, cache)
+        for depth in range(config.num_layers)
+        for cache in ((leader, index) if _leads(config, depth) else (follower,))
+    )
+
+
+def _leads(config: Config, depth: int) -> bool:
+    """Whether a layer has an index: a letter says so, or the distance from the first ones."""
+    letters = config.get("index_topk_pattern")
+    if isinstance(letters, str | list):
+        return depth >= len(letters) or letters[depth] != "S"
+    behind = depth + 1 - config.integer("index_skip_topk_offset", default=2)
+    return max(behind, 0) % config.positive("index_topk_freq", default=1) == 0
+
+
+def read_longcat(config: Config) -> tuple[Layer, ...]:
+    """LongCat-Flash: two attentions a layer, each with its own cache."""
+    config.require("num_layers|num_hidden_layers", "kv_lora_rank", "qk_rope_head_dim")
+    attention = latent_attention(config)
+    return tuple(Layer(depth, attention) for depth in range(config.num_layers) for _ in range(2))
