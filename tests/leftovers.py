@@ -20,7 +20,7 @@ def state() -> dict[str, Any]:
     seen["the class of loggers"] = logging.getLoggerClass()
     seen["logging.disable"] = logging.root.manager.disable
     seen["level of the interpreter's switches"] = sys.getswitchinterval()
-    if installation := sys.modules.get("hybrid_blocks.vllm.installation"):
+    if installation := sys.modules.get("hybrid_blocks.vllm.install"):
         seen["the plugin in vLLM"] = installation.is_installed()
         seen["what the plugin would take back"] = len(installation._UNDO)
     return seen
@@ -45,6 +45,6 @@ def plugins_are_loaded() -> bool:
 
 def take_back_the_plugin() -> None:
     """Take out what vLLM loaded by itself, in whichever test asked first."""
-    installation = sys.modules.get("hybrid_blocks.vllm.installation")
+    installation = sys.modules.get("hybrid_blocks.vllm.install")
     if installation and installation.is_installed():
         installation.uninstall()

@@ -73,7 +73,7 @@ def test_the_services_of_the_compose_file_find_each_other() -> None:
 
 def test_the_compose_file_starts_the_newest_tested_release_with_variables_of_the_package() -> None:
     vllm = load(COMPOSE / "compose.yaml")["services"]["vllm"]
-    tested = (ROOT / "python/hybrid_blocks/vllm/tested.txt").read_text().split()
+    tested = (ROOT / "python/hybrid_blocks/vllm/surface/tested.txt").read_text().split()
     assert vllm["image"] == f"vllm/vllm-openai:v{tested[-1]}"
     known = {variable.name for variable in variables.VARIABLES}
     assert {name for name in vllm["environment"] if name.startswith("HYBRID_BLOCKS")} <= known

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import hybrid_blocks
 import pytest
-from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm.surface import support
 
 ROOT = Path(__file__).parents[1]
 MODULES = Path(hybrid_blocks.__file__).parent / "vllm" / "releases"

@@ -11,7 +11,7 @@ from statistics import median
 from time import perf_counter
 
 import torch
-from hybrid_blocks.vllm import block_copies
+from hybrid_blocks.vllm.worker import block_copies
 from torch.profiler import ProfilerActivity, profile
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 

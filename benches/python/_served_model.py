@@ -15,7 +15,7 @@ import _test_folders  # noqa: F401
 from hybrid_blocks.model import Model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from natural.engine import Engine
 from natural.served import Served
@@ -90,12 +90,12 @@ def _level(level: Level) -> Iterator[None]:
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = level
     if level is not Level.OFF:
-        installation.install(level)
+        install.install(level)
     try:
         yield
     finally:
         if level is not Level.OFF:
-            installation.uninstall()
+            install.uninstall()
         os.environ.pop(VARIABLE)
         if before is not None:
             os.environ[VARIABLE] = before

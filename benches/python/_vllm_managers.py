@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybrid_blocks.tools.profile.engine import HASH_BLOCK_SIZE, Groups
-from hybrid_blocks.vllm import installation, kv_cache_manager, native_manager, request_hasher
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import KNOWN_PROMPTS, VARIABLE
+from hybrid_blocks.vllm.manager import hasher, kv_cache_manager, native
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
@@ -74,15 +75,15 @@ def sides(groups: Groups, num_blocks: int, max_model_len: int) -> tuple[Side, Si
         "log_stats": True,
     }
     theirs = kv_cache_manager.VllmKVCacheManager(**arguments)
-    installation.install()
+    install.install()
     try:
-        ours = native_manager.NativeKVCacheManager(**arguments)
+        ours = native.NativeKVCacheManager(**arguments)
     finally:
-        installation.uninstall()
+        install.uninstall()
     size = groups.block_size
     return (
-        Side(theirs, request_hasher.vllm_get_request_block_hasher(HASH_BLOCK_SIZE, sha256), size),
-        Side(ours, request_hasher.get_request_block_hasher(HASH_BLOCK_SIZE, sha256), size),
+        Side(theirs, hasher.vllm_get_request_block_hasher(HASH_BLOCK_SIZE, sha256), size),
+        Side(ours, hasher.get_request_block_hasher(HASH_BLOCK_SIZE, sha256), size),
     )
 
 
@@ -90,7 +91,7 @@ def forgetful_hasher() -> Any:
     """Return our hasher without memory for prompts: it hashes each as if for the first time."""
     os.environ[KNOWN_PROMPTS] = "0"
     try:
-        return request_hasher.get_request_block_hasher(HASH_BLOCK_SIZE, sha256)
+        return hasher.get_request_block_hasher(HASH_BLOCK_SIZE, sha256)
     finally:
         del os.environ[KNOWN_PROMPTS]
 

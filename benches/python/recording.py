@@ -161,12 +161,12 @@ def serve(groups: str, level: str) -> None:
     from hybrid_blocks.tools.profile.engine import Groups, make_hasher, scheduler_over  # noqa: PLC0415
     from hybrid_blocks.tools.profile.loop import Loop  # noqa: PLC0415
     from hybrid_blocks.tools.profile.workload import Settings  # noqa: PLC0415
-    from hybrid_blocks.vllm import metrics, plugin, recorder  # noqa: PLC0415
+    from hybrid_blocks.vllm import attach, metrics, recorder  # noqa: PLC0415
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: PLC0415
 
     # Once a second the engine writes its own figures: a step in 180, but all that valgrind counts.
     metrics._INTERVAL_S = float("inf")
-    plugin.register()
+    attach.register()
     kind = Groups(groups)
     length = PROMPT + ANSWER + 1
     num_blocks = 2 * NUM_RUNNING * len(kind.specs()) * (length // kind.block_size + 4)

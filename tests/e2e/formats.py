@@ -46,7 +46,7 @@ def _main(task: dict[str, Any]) -> None:
     import torch  # noqa: PLC0415 - vLLM is imported in the child only
     from vllm.distributed import cleanup_dist_env_and_memory  # noqa: PLC0415
 
-    block_copies: Any = import_module("hybrid_blocks.vllm.block_copies")
+    block_copies: Any = import_module("hybrid_blocks.vllm.worker.block_copies")
     convert, seen = block_copies.convert, list[int]()
 
     def counted(caches: Any, copies: Any) -> None:

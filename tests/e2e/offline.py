@@ -58,7 +58,7 @@ def run(
 
 def _main(task: dict[str, Any]) -> None:
     import state_columns  # noqa: PLC0415 - vLLM is imported in the child only
-    from hybrid_blocks.vllm import block_copies  # noqa: PLC0415
+    from hybrid_blocks.vllm.worker import block_copies  # noqa: PLC0415
     from poison import Poison  # noqa: PLC0415
     from traffic import PREFIX, encode  # noqa: PLC0415
     from vllm import SamplingParams  # noqa: PLC0415

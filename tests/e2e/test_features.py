@@ -14,7 +14,7 @@ import models
 import pytest
 import vllm
 from features import Answer, Result, run
-from hybrid_blocks.vllm.support import release_of
+from hybrid_blocks.vllm.surface.support import release_of
 from program import is_scheduled_in_one_call
 from server import ONE_BY_ONE
 from traffic import PREFIX

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hybrid_blocks.offload.nixl import worker as module
 from hybrid_blocks.offload.nixl.worker import SlabNixlWorker
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlAgentMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.ssm_conv_transfer_utils import MambaConvSplitInfo
 from vllm.v1.kv_cache_interface import (

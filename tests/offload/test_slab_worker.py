@@ -6,7 +6,7 @@ import pytest
 import torch
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.slabs.worker import SlabWorker
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheGroupSpec,

@@ -28,7 +28,7 @@ from hybrid_blocks.model.layer import (
 )
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.vllm import prefill_checkpoint
-from hybrid_blocks.vllm.support import ordered, release_of
+from hybrid_blocks.vllm.surface.support import ordered, release_of
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.model_executor.layers.mamba.mamba_utils import (

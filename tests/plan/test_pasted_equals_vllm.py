@@ -9,7 +9,7 @@ from hybrid_blocks.model import PlanError
 from hybrid_blocks.tools.read import options
 from hybrid_blocks.tools.read.arguments import parse
 from hybrid_blocks.tools.read.words import find_server
-from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm.surface import support
 from vllm import __version__
 from vllm.entrypoints.common.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser

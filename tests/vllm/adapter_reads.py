@@ -8,9 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "python/hybrid_blocks/vllm"
-ADAPTER = sorted(
-    file for folder in ("", "releases/", "natural/") for file in PLUGIN.glob(f"{folder}*.py")
-)
+ADAPTER = sorted(file for file in PLUGIN.rglob("*.py") if file.parent.name != "surface")
 PACKAGE = "hybrid_blocks.vllm"
 GEOMETRY = sorted((ROOT / "python/hybrid_blocks/geometry").glob("*.py"))
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))

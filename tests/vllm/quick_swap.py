@@ -11,9 +11,10 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import patch
 
-from hybrid_blocks.vllm import block_copies, installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm import swap as swapping
 from hybrid_blocks.vllm.surface import Tier
+from hybrid_blocks.vllm.worker import block_copies
 from surface import INSTALLED
 
 # Tests patch names in these, so that they are searched whatever they held at first.
@@ -24,7 +25,7 @@ class _Known:
     """Stands for ``sys`` where modules are searched."""
 
     def __init__(self) -> None:
-        pairs = (*installation._REPLACEMENTS, *block_copies._REPLACEMENTS, *_of_planning())
+        pairs = (*install._REPLACEMENTS, *block_copies._REPLACEMENTS, *_of_planning())
         self._names = {id(one) for pair in pairs for one in pair}
         self._seen: dict[str, ModuleType] = {}
         self._holders: dict[str, ModuleType] = {}

@@ -4,7 +4,7 @@ import importlib
 from typing import Any
 
 import vllm
-from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm.surface import support
 from hybrid_blocks.vllm.surface.recorded import Surface
 
 RELEASE = support.nearest(vllm.__version__)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from examples import examples
 from hybrid_blocks.kernels import copy_blocks as kernel
-from hybrid_blocks.vllm import block_copies, cache_views, installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.worker import block_copies, cache_views
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natural.arena import Arena
@@ -233,9 +234,9 @@ def test_tensors_are_described_once_and_not_kept_alive() -> None:
 
 @pytest.fixture
 def plugin() -> Iterator[None]:
-    installation.install(Level.MANAGER)
+    install.install(Level.MANAGER)
     yield
-    installation.uninstall()
+    install.uninstall()
 
 
 @pytest.mark.usefixtures("plugin")

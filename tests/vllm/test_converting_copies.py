@@ -14,9 +14,9 @@ from hybrid_blocks.kernels.convert_states import naive
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import GatedDeltaNet, StateFormat
 from hybrid_blocks.tools.plan import Deployment
-from hybrid_blocks.vllm import block_copies, converting_copies
-from hybrid_blocks.vllm.converting_copies import ConvertingCopy, Recipe
 from hybrid_blocks.vllm.level import CHECKPOINTS
+from hybrid_blocks.vllm.worker import block_copies, converting_copies
+from hybrid_blocks.vllm.worker.converting_copies import ConvertingCopy, Recipe
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from natural.arena import Arena

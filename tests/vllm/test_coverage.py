@@ -24,11 +24,11 @@ from hybrid_blocks.tools.doctor.features import (
 from hybrid_blocks.tools.doctor.probe import NUM_REQUESTS, probed
 from hybrid_blocks.tools.doctor.table import FEATURES, MOST_SERVED, Row, document, rows, share
 from hybrid_blocks.tools.plan import Deployment
-from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.support import release_of
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
+from hybrid_blocks.vllm.surface.support import release_of
 from natural.engine import Engine as NaturalEngine
 from natural.engine import installed
 from typer.testing import CliRunner

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hybrid_blocks.vllm import engine_labels, installation
+from hybrid_blocks.vllm import engine_labels, install
 from hybrid_blocks.vllm.level import VARIABLE
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector
 from oracle.engines import ENGINES
@@ -73,7 +73,7 @@ def test_the_plugin_sees_which_engine_resolves_its_block_sizes() -> None:
     assert pairs == {
         engine_labels.vllm_resolve_kv_cache_block_sizes: engine_labels.resolve_kv_cache_block_sizes
     }
-    assert set(pairs.items()) <= set(installation._REPLACEMENTS)
+    assert set(pairs.items()) <= set(install._REPLACEMENTS)
     theirs = engine_labels.vllm_resolve_kv_cache_block_sizes
     assert theirs is not None
     assert theirs.__module__ == kv_cache_utils.__name__

@@ -12,22 +12,12 @@ import vllm
 from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
-from hybrid_blocks.vllm import (
-    engine_labels,
-    grant,
-    installation,
-    kv_cache_manager,
-    level,
-    notice,
-    plain_scheduler,
-    plugin,
-    recorder,
-    request_hasher,
-    support,
-)
+from hybrid_blocks.vllm import attach, engine_labels, grant, install, level, notice, recorder
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.level import Level, requested
-from hybrid_blocks.vllm.surface import Tier, differences
+from hybrid_blocks.vllm.manager import hasher, kv_cache_manager
+from hybrid_blocks.vllm.scheduler import plain
+from hybrid_blocks.vllm.surface import Tier, differences, support
 from surface import INSTALLED, RELEASE
 from vllm.logger import _print_info_once, _print_warning_once
 from vllm.v1.core import block_pool as vllm_block_pool
@@ -39,7 +29,7 @@ from vllm.v1.request import Request
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     yield
-    installation.uninstall()
+    install.uninstall()
 
 
 def test_without_the_variable_level_manager_is_asked_for(
@@ -52,7 +42,7 @@ def test_without_the_variable_level_manager_is_asked_for(
 def test_an_unknown_level_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "poll")
     with pytest.raises(InvalidArgumentError, match="'poll' names no level; use off, pool, manager"):
-        plugin.register()
+        attach.register()
 
 
 @pytest.mark.parametrize("variable", variables.VARIABLES, ids=lambda it: it.name)
@@ -60,8 +50,8 @@ def test_an_empty_variable_is_as_good_as_none(
     monkeypatch: pytest.MonkeyPatch, variable: variables.Variable
 ) -> None:
     monkeypatch.setenv(variable.name, "")
-    plugin.register()
-    assert installation.is_installed()
+    attach.register()
+    assert install.is_installed()
     assert requested() is Level.MANAGER
     assert variable.value({variable.name: ""}) == variable.value({}) == variable.default
     assert level.is_checked() is False
@@ -73,8 +63,8 @@ def test_an_empty_variable_is_as_good_as_none(
 
 def test_off_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "off")
-    plugin.register()
-    assert not installation.is_installed()
+    attach.register()
+    assert not install.is_installed()
 
 
 @pytest.mark.parametrize(
@@ -88,8 +78,8 @@ def test_no_other_variable_stops_an_engine_at_off(
     monkeypatch.setenv(name, "no/such.value")
     if name == variables.RECORD_BYTES.name:
         monkeypatch.setenv(variables.RECORD.name, "traffic.jsonl")
-    plugin.register()
-    assert not installation.is_installed()
+    attach.register()
+    assert not install.is_installed()
     assert VllmScheduler._free_request.__module__ == VllmScheduler.__module__
     reads = name in {it.name for it in (*variables.VARIABLES[-3:-1], variables.OFFLOAD)}
     told = [record.getMessage() for record in notes.records]
@@ -102,8 +92,8 @@ def test_no_other_variable_stops_an_engine_at_off(
 def test_the_check_is_asked_for_by_0_or_1(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS_CHECK", value)
     with pytest.raises(InvalidArgumentError, match=f"CHECK is '{value}'; use 1 to check, 0 not to"):
-        plugin.register()
-    assert not installation.is_installed()
+        attach.register()
+    assert not install.is_installed()
 
 
 @pytest.mark.parametrize("level", ["off", "manager"])
@@ -114,8 +104,8 @@ def test_a_vllm_without_what_the_recorder_reads_serves_and_records_nothing(
     monkeypatch.setenv(variables.RECORD.name, str(tmp_path / "traffic.jsonl"))
     monkeypatch.delattr(Request, "take_prefill_stats")
     free = VllmScheduler._free_request
-    plugin.register()
-    plugin.register()
+    attach.register()
+    attach.register()
     assert VllmScheduler._free_request is free
     told = [it.getMessage() for it in notes.records if "records no traffic" in it.getMessage()]
     assert len(told) == 1
@@ -128,9 +118,9 @@ def test_the_second_comparison_sees_vllm_below_the_recorder(
     monkeypatch.setenv("HYBRID_BLOCKS", "off")
     monkeypatch.setenv(variables.RECORD.name, str(tmp_path / "traffic.jsonl"))
     try:
-        plugin.register()
+        attach.register()
         assert VllmScheduler._free_request is recorder._free_request
-        plugin.register()
+        attach.register()
         assert notes.records == []
     finally:
         recorder.uninstall()
@@ -138,10 +128,10 @@ def test_the_second_comparison_sees_vllm_below_the_recorder(
 
 def test_registering_twice_is_registering_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "pool")
-    plugin.register()
-    plugin.register()
-    assert installation.is_installed()
-    installation.uninstall()
+    attach.register()
+    attach.register()
+    assert install.is_installed()
+    install.uninstall()
     assert vllm_block_pool.BlockPool is VllmBlockPool
 
 
@@ -149,26 +139,26 @@ def test_modules_that_imported_the_pool_earlier_get_ours(monkeypatch: pytest.Mon
     early = ModuleType("some_connector")
     early.Pool = VllmBlockPool  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "some_connector", early)
-    installation.install()
+    install.install()
     assert early.Pool is BlockPool
-    installation.uninstall()
+    install.uninstall()
     assert early.Pool is VllmBlockPool
 
 
 def test_a_subclass_made_earlier_stands_on_our_pool() -> None:
-    installation.install()
+    install.install()
     owner = BlockPool(4, True, 16, enable_kv_cache_events=True)
     shared = SharedEventQueueBlockPool(4, True, 16, enable_kv_cache_events=True, event_owner=owner)
     assert isinstance(shared, BlockPool)
     assert shared.kv_event_queue is owner.kv_event_queue
-    installation.uninstall()
+    install.uninstall()
     assert SharedEventQueueBlockPool.__bases__ == (VllmBlockPool,)
 
 
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
-        ("get_request_block_hasher", request_hasher.get_request_block_hasher),
+        ("get_request_block_hasher", hasher.get_request_block_hasher),
         # It tells whose figures an engine's are.
         ("resolve_kv_cache_block_sizes", engine_labels.resolve_kv_cache_block_sizes),
     ],
@@ -178,9 +168,9 @@ def test_the_engine_calls_our_functions(name: str, ours: object) -> None:
 
     names = vars(core)
     vllms = names[name]
-    installation.install()
+    install.install()
     assert names[name] is ours
-    installation.uninstall()
+    install.uninstall()
     assert names[name] is vllms
 
 
@@ -225,18 +215,18 @@ class Notes(logging.Handler):
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     """What the plugin logs. The test's vLLM is compared again, and forgotten after."""
     notes = Notes()
-    monkeypatch.setattr(plugin.logger, "handlers", [notes])
-    monkeypatch.setattr(plugin.logger, "disabled", False)
+    monkeypatch.setattr(attach.logger, "handlers", [notes])
+    monkeypatch.setattr(attach.logger, "disabled", False)
     # Whatever other code of the process has turned off or down.
-    silenced, level = logging.root.manager.disable, plugin.logger.level
+    silenced, level = logging.root.manager.disable, attach.logger.level
     logging.disable(logging.NOTSET)
-    plugin.logger.setLevel(logging.INFO)
+    attach.logger.setLevel(logging.INFO)
     grant._differences.cache_clear()
     _print_info_once.cache_clear()
     _print_warning_once.cache_clear()
     yield notes
     grant._differences.cache_clear()
-    plugin.logger.setLevel(level)
+    attach.logger.setLevel(level)
     logging.disable(silenced)
 
 
@@ -247,8 +237,8 @@ def test_an_untested_version_with_an_equal_surface_runs_with_one_warning(
     monkeypatch.setattr(vllm, "__version__", f"{vllm.__version__.split('+')[0]}9.0")
     monkeypatch.setattr(support, "nearest", lambda _: RELEASE)
     monkeypatch.setattr(support, "is_tested", lambda _: False)
-    plugin.register()
-    plugin.register()
+    attach.register()
+    attach.register()
     assert kv_cache_manager.KVCacheManager.native is not None
     (record,) = notes.records
     assert record.levelno == logging.WARNING
@@ -265,8 +255,8 @@ def test_a_manager_that_differs_leaves_level_pool_and_is_named(
         """Take other arguments than the recorded function does."""
 
     monkeypatch.setattr(kv_cache_manager.VllmKVCacheManager, "allocate_slots", allocate_slots)
-    plugin.register()
-    assert installation.is_installed()
+    attach.register()
+    assert install.is_installed()
     assert kv_cache_manager.KVCacheManager.native is None
     (record,) = notes.records
     assert "runs at level pool, not manager" in record.getMessage()
@@ -280,8 +270,8 @@ def test_a_pool_that_differs_switches_the_package_off(
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     monkeypatch.setattr(VllmBlockPool, "defragment", lambda self: self, raising=False)
     monkeypatch.delattr(VllmBlockPool, "free_blocks")
-    plugin.register()
-    assert not installation.is_installed()
+    attach.register()
+    assert not install.is_installed()
     (record,) = notes.records
     assert "runs at level off, not manager" in record.getMessage()
     assert "BlockPool.free_blocks is gone" in record.getMessage()
@@ -293,9 +283,9 @@ def test_a_scheduler_that_differs_leaves_vllms_own(
 ) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     monkeypatch.delattr(VllmScheduler, "_free_request")
-    monkeypatch.setattr(plain_scheduler.logger, "handlers", [notes])
+    monkeypatch.setattr(plain.logger, "handlers", [notes])
     ours = hybrid_blocks.vllm.Scheduler
-    assert ours is plain_scheduler.Scheduler
+    assert ours is plain.Scheduler
     (record,) = notes.records
     assert "Scheduler._free_request is gone" in record.getMessage()
     grant._differences.cache_clear()
@@ -320,7 +310,7 @@ def test_an_engine_below_the_level_that_was_asked_for_warns_once_and_says_why(
     monkeypatch.setattr(notice, "_REFUSALS", [])
     if why is not None:
         notice.refused(why)
-    plugin.register()
+    attach.register()
     for _ in range(2):
         make_scheduler(Groups.FULL, num_requests=1, num_blocks=64, max_model_len=128)
     (record,) = (it for it in notes.records if "hybrid_blocks 0" in it.getMessage())

@@ -21,8 +21,8 @@ from hybrid_blocks.tools.profile.report import make_table, plot
 from hybrid_blocks.tools.profile.result import PARTS, Findings, summarize
 from hybrid_blocks.tools.profile.workload import FLOOR, Settings, steady
 from hybrid_blocks.tools.trace import generate_workload, read_trace
-from hybrid_blocks.vllm import installation
-from hybrid_blocks.vllm.request_hasher import RequestHasher
+from hybrid_blocks.vllm import install
+from hybrid_blocks.vllm.manager.hasher import RequestHasher
 from rich.console import Console
 from typer.testing import CliRunner
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -190,11 +190,11 @@ def test_the_plot_stacks_the_parts_of_every_level(
 def test_a_profiled_engine_hashes_as_the_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     assert not isinstance(make_hasher(), RequestHasher)
-    installation.install()
+    install.install()
     try:
         assert isinstance(make_hasher(), RequestHasher)
     finally:
-        installation.uninstall()
+        install.uninstall()
 
 
 @pytest.mark.parametrize(

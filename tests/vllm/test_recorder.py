@@ -16,9 +16,9 @@ from hybrid_blocks.tools.profile.workload import Settings
 from hybrid_blocks.tools.trace import measure_sharing, read_trace
 from hybrid_blocks.tools.trace.read import detect_format
 from hybrid_blocks.tools.trace.recorded import split_digests
-from hybrid_blocks.vllm import installation, recorder
-from hybrid_blocks.vllm import scheduler as batched
+from hybrid_blocks.vllm import install, recorder
 from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.scheduler import one_call as batched
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request
@@ -46,7 +46,7 @@ def serve(name: str, num_steps: int = 60) -> dict[str, int]:
     """Run some requests; return what the engine said it found of each prompt, by its length."""
     scheduler_cls = SCHEDULERS[name]
     if scheduler_cls is not None:
-        installation.install(Level.MANAGER)
+        install.install(Level.MANAGER)
     try:
         settings = Settings(
             level="off", groups="full", requests=4, prompt_tokens=64, shared_tokens=16
@@ -74,7 +74,7 @@ def serve(name: str, num_steps: int = 60) -> dict[str, int]:
         return found
     finally:
         if scheduler_cls is not None:
-            installation.uninstall()
+            install.uninstall()
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -151,7 +151,7 @@ def test_the_engine_never_waits_for_the_file(recording: Path) -> None:
 
 def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -> None:
     """A client that sends a likely prompt sees whether another request had the same blocks."""
-    installation.install(Level.MANAGER)
+    install.install(Level.MANAGER)
     hasher = make_hasher()
     one = Recorder(recording, 1 << 30)
     for number, salt in enumerate((None, None, "theirs", "theirs", "ours")):
@@ -161,7 +161,7 @@ def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -
         about = (16, 48, 1, None, request.block_hashes, None, None, 0, False)
         one.put(Finished(request.arrival_time, *about))
     one.close()
-    installation.uninstall()
+    install.uninstall()
     found = [split_digests(line["blocks"]) for line in lines(recording)]
     assert len(found[0]) == 3
     assert found[0] == found[1]

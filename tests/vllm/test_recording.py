@@ -4,7 +4,7 @@ import json
 
 import pytest
 import vllm
-from hybrid_blocks.vllm.support import release_of
+from hybrid_blocks.vllm.surface.support import release_of
 from oracle.engines import RINGS, Engine
 from recording import fixture
 from recording.engines import recorded

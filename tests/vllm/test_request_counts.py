@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 from hybrid_blocks._core.vllm import RequestAttribute, RequestState
 from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
-from hybrid_blocks.vllm import installation, plugin
-from hybrid_blocks.vllm.scheduler import AsyncScheduler
+from hybrid_blocks.vllm import attach, install
+from hybrid_blocks.vllm.scheduler.one_call import AsyncScheduler
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
@@ -53,8 +53,8 @@ def before() -> Iterator[Request]:
 def after(before: Request) -> Iterator[Request]:
     """A request from after a scheduler was made."""
     before.num_computed_tokens = 5
-    was_installed = installation.is_installed()
-    plugin.register()
+    was_installed = install.is_installed()
+    attach.register()
     make_scheduler(
         Groups("full"),
         num_requests=4,
@@ -67,7 +67,7 @@ def after(before: Request) -> Iterator[Request]:
     )
     yield make_request("after")
     if not was_installed:
-        installation.uninstall()
+        install.uninstall()
 
 
 def test_counts_and_status_are_attributes_as_before(before: Request, after: Request) -> None:

@@ -12,15 +12,9 @@ from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.doctor import probe
 from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
-from hybrid_blocks.vllm import (
-    foreign_parts,
-    grant,
-    installation,
-    plugin,
-    recorder,
-    scheduler,
-    support,
-)
+from hybrid_blocks.vllm import attach, grant, install, recorder
+from hybrid_blocks.vllm.scheduler import foreign_parts, one_call
+from hybrid_blocks.vllm.surface import support
 from vllm.v1.core.sched import async_scheduler as vllms_async
 from vllm.v1.core.sched import scheduler as vllms
 from vllm.v1.core.sched.diffusion_scheduler import DiffusionAsyncScheduler
@@ -29,7 +23,7 @@ from vllm.v1.core.sched.diffusion_scheduler import DiffusionAsyncScheduler
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     yield
-    installation.uninstall()
+    install.uninstall()
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +45,7 @@ def made(cls: Any) -> Any:
     )
 
 
-class Instrumented(scheduler.VllmAsyncScheduler):
+class Instrumented(one_call.VllmAsyncScheduler):
     """Derived as public projects do, before the plugin is loaded."""
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
@@ -66,57 +60,57 @@ class Instrumented(scheduler.VllmAsyncScheduler):
 
 def test_both_names_are_ours_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     early = ModuleType("some_engine")
-    early.Chosen = scheduler.VllmAsyncScheduler  # type: ignore[attr-defined]
+    early.Chosen = one_call.VllmAsyncScheduler  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "some_engine", early)
     for _ in range(2):
-        plugin.register()
-        assert vllms.Scheduler is scheduler.Scheduler
-        assert vllms_async.AsyncScheduler is early.Chosen is scheduler.AsyncScheduler
-    installation.uninstall()
-    assert vllms.Scheduler is scheduler.VllmScheduler
-    assert vllms_async.AsyncScheduler is early.Chosen is scheduler.VllmAsyncScheduler
-    assert scheduler.VllmAsyncScheduler.__bases__ == (scheduler.VllmScheduler,)
+        attach.register()
+        assert vllms.Scheduler is one_call.Scheduler
+        assert vllms_async.AsyncScheduler is early.Chosen is one_call.AsyncScheduler
+    install.uninstall()
+    assert vllms.Scheduler is one_call.VllmScheduler
+    assert vllms_async.AsyncScheduler is early.Chosen is one_call.VllmAsyncScheduler
+    assert one_call.VllmAsyncScheduler.__bases__ == (one_call.VllmScheduler,)
 
 
 def test_a_module_that_names_ours_itself_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     early = ModuleType("some_profile")
-    early.Chosen = scheduler.AsyncScheduler  # type: ignore[attr-defined]
+    early.Chosen = one_call.AsyncScheduler  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "some_profile", early)
     for _ in range(2):
-        plugin.register()
-        installation.uninstall()
-        assert early.Chosen is scheduler.AsyncScheduler
+        attach.register()
+        install.uninstall()
+        assert early.Chosen is one_call.AsyncScheduler
 
 
-class Chosen(scheduler.AsyncScheduler):
+class Chosen(one_call.AsyncScheduler):
     """Derived from this package's own, by its name."""
 
 
 def test_a_class_that_names_ours_itself_keeps_it() -> None:
     for _ in range(2):
-        plugin.register()
+        attach.register()
         assert made(Chosen)._decodes is not None
-        installation.uninstall()
-        assert Chosen.__bases__ == (scheduler.AsyncScheduler,)
+        install.uninstall()
+        assert Chosen.__bases__ == (one_call.AsyncScheduler,)
         assert type(made(Chosen)) is Chosen
 
 
 def test_a_class_that_derives_from_both_keeps_its_order() -> None:
-    class Theirs(scheduler.VllmAsyncScheduler):
+    class Theirs(one_call.VllmAsyncScheduler):
         pass
 
-    class Both(scheduler.AsyncScheduler, Theirs):
+    class Both(one_call.AsyncScheduler, Theirs):
         pass
 
-    plugin.register()
-    assert Theirs.__bases__ == (scheduler.VllmAsyncScheduler,)
+    attach.register()
+    assert Theirs.__bases__ == (one_call.VllmAsyncScheduler,)
     assert made(Both)._decodes is not None
 
 
 def test_the_class_that_watches_one_call_for_the_coverage_stays() -> None:
     bases = probe._watched(is_async=False).__bases__
-    plugin.register()
-    installation.uninstall()
+    attach.register()
+    install.uninstall()
     assert probe._watched(is_async=False).__bases__ == bases
 
 
@@ -126,7 +120,7 @@ def test_an_engine_that_records_its_traffic_has_it_too(
     monkeypatch.setenv(variables.RECORD.name, str(tmp_path / "traffic.jsonl"))
     grant._differences.cache_clear()
     try:
-        plugin.register()
+        attach.register()
         assert grant.scheduler_grant().reason is None
         assert made(vllms_async.AsyncScheduler)._decodes is not None
     finally:
@@ -135,7 +129,7 @@ def test_an_engine_that_records_its_traffic_has_it_too(
 
 
 def test_a_derived_class_has_it_too_and_keeps_its_own_methods_in_front() -> None:
-    plugin.register()
+    attach.register()
 
     class Later(vllms_async.AsyncScheduler):
         """Derived after the plugin is loaded."""
@@ -143,11 +137,11 @@ def test_a_derived_class_has_it_too_and_keeps_its_own_methods_in_front() -> None
     for derived in (Instrumented, Later):
         assert made(derived)._decodes is not None
         order = derived.__mro__
-        assert order.index(scheduler.Scheduler) < order.index(scheduler.VllmAsyncScheduler)
-    assert DiffusionAsyncScheduler.__mro__.index(scheduler.AsyncScheduler) > 0
-    installation.uninstall()
-    assert Instrumented.__bases__ == (scheduler.VllmAsyncScheduler,)
-    assert scheduler.Scheduler not in DiffusionAsyncScheduler.__mro__
+        assert order.index(one_call.Scheduler) < order.index(one_call.VllmAsyncScheduler)
+    assert DiffusionAsyncScheduler.__mro__.index(one_call.AsyncScheduler) > 0
+    install.uninstall()
+    assert Instrumented.__bases__ == (one_call.VllmAsyncScheduler,)
+    assert one_call.Scheduler not in DiffusionAsyncScheduler.__mro__
 
 
 @pytest.mark.parametrize(
@@ -162,27 +156,27 @@ def test_vllms_own_stay_where_the_environment_says_so(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    plugin.register()
-    assert vllms.Scheduler is scheduler.VllmScheduler
+    attach.register()
+    assert vllms.Scheduler is one_call.VllmScheduler
 
 
 def test_a_value_that_names_no_scheduler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variables.SCHEDULER.name, "on")
     with pytest.raises(InvalidArgumentError, match="'on' names no scheduler; use one-call, off"):
-        plugin.register()
+        attach.register()
 
 
 def test_on_a_release_that_is_not_tested_vllms_own_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(support, "is_tested", lambda _version: False)
-    plugin.register()
-    assert installation.is_installed()
-    assert vllms.Scheduler is scheduler.VllmScheduler
+    attach.register()
+    assert install.is_installed()
+    assert vllms.Scheduler is one_call.VllmScheduler
 
 
 def test_the_log_says_how_to_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(scheduler.logger, "info", lambda text, *values: lines.append(text % values))
-    plugin.register()
+    monkeypatch.setattr(one_call.logger, "info", lambda text, *values: lines.append(text % values))
+    attach.register()
     made(vllms_async.AsyncScheduler)
     assert lines == [
         "hybrid_blocks: decoding requests are scheduled in one call; HYBRID_BLOCKS_SCHEDULER=off "
@@ -190,14 +184,14 @@ def test_the_log_says_how_to_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> N
     ]
 
 
-class Outputs(scheduler.VllmScheduler):
+class Outputs(one_call.VllmScheduler):
     """Takes outputs in by a method of its own."""
 
     def _update_request_with_output(self, *args: Any, **kwargs: Any) -> Any:
         return super()._update_request_with_output(*args, **kwargs)
 
 
-class Drafts(scheduler.VllmScheduler):
+class Drafts(one_call.VllmScheduler):
     """Switches drafts off while it runs."""
 
     @property
@@ -213,7 +207,7 @@ class Inherits(Outputs):
     """Has it from a class in between."""
 
 
-class Queues(scheduler.VllmScheduler):
+class Queues(one_call.VllmScheduler):
     """Has queues of its own and methods that are not vLLM's."""
 
     def _my_own(self) -> None:
@@ -231,22 +225,22 @@ class Queues(scheduler.VllmScheduler):
         (Inherits, "Outputs._update_request_with_output"),
         (Queues, None),
         (Instrumented, None),
-        (scheduler.Scheduler, None),
-        (scheduler.AsyncScheduler, None),
-        (scheduler.VllmAsyncScheduler, None),
+        (one_call.Scheduler, None),
+        (one_call.AsyncScheduler, None),
+        (one_call.VllmAsyncScheduler, None),
     ],
 )
 def test_what_one_call_would_skip_keeps_requests_one_by_one(
     derived: type, part: str | None
 ) -> None:
-    plugin.register()
+    attach.register()
     assert foreign_parts.reason(derived) == (part and f"vLLM's methods are replaced: {part}")
-    if issubclass(derived, scheduler.Scheduler):
+    if issubclass(derived, one_call.Scheduler):
         assert (made(derived)._decodes is None) is (part is not None)
 
 
 @pytest.mark.parametrize("is_wrapped", [False, True])
-@pytest.mark.parametrize("owner", [scheduler.VllmScheduler, scheduler.Scheduler])
+@pytest.mark.parametrize("owner", [one_call.VllmScheduler, one_call.Scheduler])
 def test_a_method_that_another_plugin_patched_keeps_requests_one_by_one(
     monkeypatch: pytest.MonkeyPatch, owner: Any, is_wrapped: bool
 ) -> None:
@@ -257,15 +251,15 @@ def test_a_method_that_another_plugin_patched_keeps_requests_one_by_one(
 
     patch = functools.wraps(before)(patched) if is_wrapped else patched
     monkeypatch.setattr(owner, "_make_cached_request_data", patch, raising=False)
-    assert foreign_parts.reason(scheduler.AsyncScheduler) == (
+    assert foreign_parts.reason(one_call.AsyncScheduler) == (
         "vLLM's methods are replaced: Scheduler._make_cached_request_data"
     )
 
 
 def test_what_the_plugin_itself_replaces_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not support.is_tested("0.33") or not hasattr(scheduler.VllmScheduler, "_drafts_unused"):
+    if not support.is_tested("0.33") or not hasattr(one_call.VllmScheduler, "_drafts_unused"):
         pytest.skip("level natural needs vLLM 0.33")
     monkeypatch.setenv("HYBRID_BLOCKS", "natural")
     monkeypatch.setenv("HYBRID_BLOCKS_CHECK", "1")
-    plugin.register()
+    attach.register()
     assert foreign_parts.reason(vllms_async.AsyncScheduler) is None

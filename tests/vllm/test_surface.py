@@ -11,10 +11,10 @@ from typing import Any
 
 import adapter_reads
 import pytest
-from hybrid_blocks.vllm import scheduler as batched
 from hybrid_blocks.vllm.block_pool import BlockPool
 from hybrid_blocks.vllm.level import VARIABLE
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
+from hybrid_blocks.vllm.scheduler import one_call as batched
 from hybrid_blocks.vllm.surface.compare import members
 from oracle.engines import ENGINES
 from oracle.scheduler_pair import Pair, Setup
@@ -57,10 +57,10 @@ def test_every_import_from_vllm_is_listed_and_nothing_else() -> None:
 
 
 def test_each_tier_lists_what_it_imports_beside_the_tiers_before_it() -> None:
-    entry = ("hybrid_blocks.vllm.plugin", "hybrid_blocks.vllm.installation")
+    entry = ("hybrid_blocks.vllm.attach", "hybrid_blocks.vllm.install")
     pool = adapter_reads.imported_with(*entry)
-    manager = adapter_reads.imported_with(*entry, "hybrid_blocks.vllm.native_manager")
-    scheduler = manager | adapter_reads.imported_with("hybrid_blocks.vllm.scheduler")
+    manager = adapter_reads.imported_with(*entry, "hybrid_blocks.vllm.manager.native")
+    scheduler = manager | adapter_reads.imported_with("hybrid_blocks.vllm.scheduler.one_call")
     natural = adapter_reads.imported_with(
         *(f"hybrid_blocks.vllm.{name}" for name in ("natural.installation", "checking")),
         *(f"hybrid_blocks.vllm.natural.{name}" for name in ("builder", "functions", "platform")),

@@ -263,7 +263,7 @@ class AllocatedBlocks:
 class RustKVCacheManager:
     """The calls of vLLM's ``KVCacheManager`` for requests, with equal decisions.
 
-    The base of :class:`hybrid_blocks.vllm.native_manager.NativeKVCacheManager`. Arguments are
+    The base of :class:`hybrid_blocks.vllm.manager.native.NativeKVCacheManager`. Arguments are
     vLLM's; it is empty until :meth:`_start` is called. Requests are vLLM's ``Request`` objects. The
     manager reads their counts, status and block hashes, and writes ``_hybrid_blocks`` alone.
     """
@@ -283,8 +283,8 @@ class RustKVCacheManager:
         ``kept_pools`` are the blocks that each group's hits name.
         ``waiting`` are the states of requests that are to be admitted, ``class_`` is the class that
         results show. The first other call gets from ``self._geometry()`` a
-        :class:`hybrid_blocks.vllm.geometry.Geometry`, and raises ``InvalidArgumentError`` for sizes
-        that do not fit each other.
+        :class:`hybrid_blocks.vllm.manager.geometry.Geometry`, and raises ``InvalidArgumentError``
+        for sizes that do not fit each other.
 
         Raises:
             IntegrityError: It has begun already.
@@ -433,7 +433,7 @@ class DecodeBatch:
         ``check_stop`` its function; ``ensure_encoded`` is ``ensure_cache_available`` of its encoder
         cache connector, if any; ``states`` are its states of requests that run, are preempted,
         ended by a token, and ended by their length. ``rules`` is a
-        :class:`hybrid_blocks.vllm.batching.Rules`.
+        :class:`hybrid_blocks.vllm.scheduler.batching.Rules`.
         """
 
     def schedule(
@@ -475,7 +475,8 @@ class DecodeBatch:
         """Append a step's sampled tokens, and end the requests that got their last one.
 
         It ends before the first request that got more than tokens. ``index_of`` gives a request's
-        position in ``sampled``; ``extras`` is a :class:`hybrid_blocks.vllm.batching.Extras`.
+        position in ``sampled``; ``extras`` is a
+        :class:`hybrid_blocks.vllm.scheduler.batching.Extras`.
         ``scheduler`` frees requests that end. It also gets the tokens under a grammar and the
         images that are computed.
 
@@ -571,7 +572,7 @@ class SpecCounts:
 class RequestHasher:
     """Hashes the blocks of requests that became full.
 
-    The base of :class:`hybrid_blocks.vllm.request_hasher.RequestHasher`, which knows extra keys.
+    The base of :class:`hybrid_blocks.vllm.manager.hasher.RequestHasher`, which knows extra keys.
     """
 
     def __new__(

@@ -3,8 +3,7 @@
 import vllm
 
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.vllm import support
-from hybrid_blocks.vllm.surface import offload_differences
+from hybrid_blocks.vllm.surface import offload_differences, support
 
 
 def check() -> None:

@@ -7,7 +7,7 @@ pool) or ``manager`` (the default).
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybrid_blocks.vllm.scheduler import AsyncScheduler, Scheduler
+    from hybrid_blocks.vllm.scheduler.one_call import AsyncScheduler, Scheduler
 
 __all__ = ["AsyncScheduler", "Scheduler"]
 
@@ -23,9 +23,9 @@ def __getattr__(name: str) -> Any:
 
     granted = grant.scheduler_grant()
     if granted.differences:
-        from hybrid_blocks.vllm import plain_scheduler  # noqa: PLC0415
+        from hybrid_blocks.vllm.scheduler import plain  # noqa: PLC0415
 
-        return plain_scheduler.explained(name, str(granted.reason))
-    from hybrid_blocks.vllm import scheduler  # noqa: PLC0415
+        return plain.explained(name, str(granted.reason))
+    from hybrid_blocks.vllm.scheduler import one_call  # noqa: PLC0415
 
-    return getattr(scheduler, name)
+    return getattr(one_call, name)

@@ -5,9 +5,9 @@ from typing import Final, NamedTuple
 
 import vllm
 
-from hybrid_blocks.vllm import support, surface
+from hybrid_blocks.vllm import surface
 from hybrid_blocks.vllm.level import Level, requested
-from hybrid_blocks.vllm.surface import Tier
+from hybrid_blocks.vllm.surface import Tier, support
 
 MOST_NAMED: Final = 8
 """Differences that a message names; the rest are counted."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from quick_swap import quick_swap
 
@@ -19,6 +19,6 @@ def few_modules_are_searched() -> Iterator[None]:
 def natural_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let vLLM's schedulers be managed at level ``natural``."""
     monkeypatch.setenv(VARIABLE, Level.NATURAL)
-    installation.install()
+    install.install()
     yield
-    installation.uninstall()
+    install.uninstall()

@@ -7,8 +7,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hybrid_blocks.vllm.check.life import Life
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.provenance_life import Life
 from oracle.engines import full, sliding
 
 from .fake_worker_engine import FakeEngine

@@ -14,11 +14,11 @@ import pytest
 from hybrid_blocks.kernels import StateLayout
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import checking, installation
-from hybrid_blocks.vllm import scheduler as one_call
-from hybrid_blocks.vllm.converting_copies import Recipe
+from hybrid_blocks.vllm import check, install
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.scheduler import one_call
+from hybrid_blocks.vllm.worker.converting_copies import Recipe
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -244,7 +244,7 @@ def started(
     zeroes_blocks = is_natural and not is_async and one_kind
     config = mix.config(level, zeroes_single_blocks=zeroes_blocks)
     if level is not Level.OFF:
-        installation.install(level)
+        install.install(level)
     checkpoints = {CHECKPOINTS: f"learned/format={mix.checkpoint_format}"}
     try:
         hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
@@ -275,7 +275,7 @@ def started(
         )
         if fault:
             scheduler.schedule = partial(_schedule, scheduler.schedule, fault)  # type: ignore[method-assign]
-        checking.attach(scheduler)
+        check.attach(scheduler)
         yield FakeEngine(
             scheduler,
             worker,
@@ -288,7 +288,7 @@ def started(
             tamper=tamper,
         )
     finally:
-        installation.uninstall()
+        install.uninstall()
 
 
 def _schedule(schedule: Callable[..., SchedulerOutput], fault: Any, *args: Any) -> SchedulerOutput:

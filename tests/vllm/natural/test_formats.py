@@ -10,8 +10,8 @@ from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.grant import Grant
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural import formats
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
 from .engine import Engine, installed
 

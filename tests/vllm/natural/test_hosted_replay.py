@@ -15,7 +15,7 @@ from hybrid_blocks.tools.replay.clock import Arrivals, StepTime
 from hybrid_blocks.tools.replay.hosted import HostedEngine, make_hosted
 from hybrid_blocks.tools.replay.variant import Variant
 from hybrid_blocks.tools.trace import Trace, generate_workload
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import VARIABLE, Level
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
@@ -163,7 +163,7 @@ def served_hits(trace: Trace, model: str) -> int:
     cache, host = cache_of(model, trace), 2 * DEVICES[model]
     assert cache.deployment is not None
     with patch.dict(os.environ, {VARIABLE: Level.NATURAL}):
-        installation.install(Level.NATURAL)
+        install.install(Level.NATURAL)
         try:
             config = Engine(load_model(model), cache.deployment, DEVICES[model]).scheduler_config()
             groups = config.kv_cache_groups
@@ -194,7 +194,7 @@ def served_hits(trace: Trace, model: str) -> int:
                 engine.scheduler.connector.connector_scheduler.shutdown()
                 region.cleanup()
         finally:
-            installation.uninstall()
+            install.uninstall()
 
 
 def replayed_hits(trace: Trace, model: str, host_bytes: int) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, scheduler_over
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from oracle.engines import full
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -55,7 +55,7 @@ def loading(
         configure(config)
 
     if level is not Level.OFF:
-        installation.install(level)
+        install.install(level)
     try:
         scheduler = scheduler_over(
             config,
@@ -86,7 +86,7 @@ def loading(
             is_async=is_async,
         )
     finally:
-        installation.uninstall()
+        install.uninstall()
 
 
 def live(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
 from vllm.config import SpeculativeConfig
 from vllm.sampling_params import SamplingParams
@@ -22,9 +22,9 @@ NUM_DRAFTS = 3
 @pytest.fixture(autouse=True)
 def drafter_of_several_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(SpeculativeConfig, "use_multi_module_mtp", lambda _self: True)
-    installation.install(Level.NATURAL)
+    install.install(Level.NATURAL)
     yield
-    installation.uninstall()
+    install.uninstall()
 
 
 @pytest.mark.parametrize("interval", [None, 16, 32])

@@ -12,10 +12,10 @@ from examples import examples
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.metrics.engine import ENDS
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
-from hybrid_blocks.vllm import checking
+from hybrid_blocks.vllm import check
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
-from hybrid_blocks.vllm.scheduler import AsyncScheduler as BatchedScheduler
+from hybrid_blocks.vllm.scheduler.one_call import AsyncScheduler as BatchedScheduler
 from vllm.config import KVEventsConfig
 from vllm.distributed.kv_events import BlockStored
 from vllm.sampling_params import SamplingParams
@@ -387,7 +387,7 @@ def test_a_session_goes_on_from_what_its_own_tokens_wrote(
 ) -> None:
     """A turn ends by a token of its own, while the next step is on its way."""
     engine = Engine(40, cls)
-    checking.attach(engine.scheduler)
+    check.attach(engine.scheduler)
     first = list(range(num_prompt))
     session = engine.add(first, 200, stop=token_at(first, num_prompt + num_answer), resumable=True)
     _until_waiting(engine, session)

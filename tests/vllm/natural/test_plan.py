@@ -15,8 +15,8 @@ from hybrid_blocks.model.table import entries
 from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
 from hybrid_blocks.vllm.level import CHECKPOINTS
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural import concurrency, stock
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from plan_oracle import RELEASE
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 

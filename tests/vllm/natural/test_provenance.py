@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hybrid_blocks._core.vllm import Blocks
 from hybrid_blocks.errors import IntegrityError
-from hybrid_blocks.vllm import checking, installation, scheduler_hooks
-from hybrid_blocks.vllm.converting_copies import ConvertingCopy
+from hybrid_blocks.vllm import check, install
 from hybrid_blocks.vllm.level import CHECK, Level, is_checked
+from hybrid_blocks.vllm.scheduler import hooks
+from hybrid_blocks.vllm.worker.converting_copies import ConvertingCopy
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -188,7 +189,7 @@ def test_the_cores_books_are_compared_now_and_then(
     def broken(*_: Any) -> None:
         raise IntegrityError("block 7 is free and owned")
 
-    monkeypatch.setattr(checking, "STEPS_BETWEEN_CHECKS_OF_BOOKS", 50)
+    monkeypatch.setattr(check, "STEPS_BETWEEN_CHECKS_OF_BOOKS", 50)
     live(MIXES["full-state"], level, 5, 200, is_async=True)
     monkeypatch.setattr(Blocks, "check_integrity", broken, raising=True)
     with pytest.raises(IntegrityError, match="block 7"):
@@ -200,14 +201,14 @@ def test_the_check_is_attached_where_the_environment_asks_for_it(
 ) -> None:
     original = Scheduler.__init__
     assert not is_checked()
-    installation.install()
+    install.install()
     assert Scheduler.__init__ is original
-    installation.uninstall()
+    install.uninstall()
     monkeypatch.setenv(CHECK, "1")
-    installation.install()
+    install.install()
     try:
         assert Scheduler.__init__ is not original
-        assert [checking._check] == scheduler_hooks._HOOKS
+        assert [check._check] == hooks._HOOKS
     finally:
-        installation.uninstall()
+        install.uninstall()
     assert Scheduler.__init__ is original

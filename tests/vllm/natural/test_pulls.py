@@ -19,7 +19,7 @@ from hybrid_blocks.offload.nixl.params import _FIELDS, NO_ENGINE
 from hybrid_blocks.offload.nixl.stalled import StalledReads
 from hybrid_blocks.offload.nixl.worker import SlabNixlWorker
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, scheduler_over
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -206,7 +206,7 @@ def pulling(
         )
 
     random = Random(1)
-    installation.install(Level.NATURAL)
+    install.install(Level.NATURAL)
     try:
         scheduler = scheduler_over(
             config,
@@ -227,7 +227,7 @@ def pulling(
         options: dict[str, Any] = {"max_model_len": max_model_len, "is_async": False}
         yield PullEngine(scheduler, worker, make_hasher(16), random, **options)
     finally:
-        installation.uninstall()
+        install.uninstall()
 
 
 LISTS = pytest.mark.parametrize("weights", [None, [1, 1]], ids=["alone", "beside offload"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from hybrid_blocks.vllm import releases
-from hybrid_blocks.vllm.support import TESTED
+from hybrid_blocks.vllm.surface.support import TESTED
 
 from natural.readers import readers
 

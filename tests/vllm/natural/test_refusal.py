@@ -13,8 +13,8 @@ import vllm.logger
 from hybrid_blocks.model import Layer, Model, load_model
 from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural import notes, planning, platform, refusal, stages
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform

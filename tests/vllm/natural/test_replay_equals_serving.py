@@ -15,7 +15,7 @@ from hybrid_blocks.tools.replay.engine import Engine as ReplayEngine
 from hybrid_blocks.tools.replay.managers import ManagerName, make_manager
 from hybrid_blocks.tools.replay.managers.wrapped import WrappedManager
 from hybrid_blocks.tools.trace import Trace
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
 from loads import generate
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -158,9 +158,9 @@ def served(case: Case) -> Run:
 @pytest.fixture(autouse=True)
 def natural(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HYBRID_BLOCKS", Level.NATURAL)
-    installation.install(Level.NATURAL)
+    install.install(Level.NATURAL)
     yield
-    installation.uninstall()
+    install.uninstall()
 
 
 CASES = (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from hybrid_blocks.tools.profile import engine as profiled
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler

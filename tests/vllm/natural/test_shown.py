@@ -2,7 +2,7 @@
 
 import pytest
 from hybrid_blocks.tools.profile.engine import scheduler_over
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
 from vllm.config import VllmConfig
 
@@ -29,7 +29,7 @@ def test_blocks_times_their_tokens_are_the_capacity_over_slabs(
 ) -> None:
     """So readers of the ready message and of `vllm:cache_config_info` count tokens."""
     config = MIXES["full-state-fine"].config(level)
-    installation.install(level)
+    install.install(level)
     try:
         scheduler = scheduler_over(
             config,
@@ -40,7 +40,7 @@ def test_blocks_times_their_tokens_are_the_capacity_over_slabs(
             configure=plan,
         )
     finally:
-        installation.uninstall()
+        install.uninstall()
     cache = scheduler.cache_config
     shown = (cache.num_gpu_blocks or 0) * cache.block_size
     assert shown == (num_tokens or config.num_blocks * NATURAL_BLOCK_SIZE)

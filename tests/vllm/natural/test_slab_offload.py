@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
 from vllm.config import VllmConfig
 from vllm.v1.kv_offload.base import get_offload_group_idx
@@ -68,7 +68,7 @@ def offloading(
     """Start an engine with host memory."""
     config = mix.config(Level.NATURAL)
     random = Random(seed)
-    installation.install(Level.NATURAL)
+    install.install(Level.NATURAL)
     try:
         scheduler = scheduler_over(
             config,
@@ -98,7 +98,7 @@ def offloading(
             is_async=is_async,
         )
     finally:
-        installation.uninstall()
+        install.uninstall()
 
 
 OFFLOADED = [

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import EVENTS, Level, publishes_usable_only
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
 from vllm.config import KVEventsConfig
@@ -262,9 +262,9 @@ class Life:
 
 @pytest.fixture
 def natural(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    installation.install(Level.NATURAL)
+    install.install(Level.NATURAL)
     yield monkeypatch
-    installation.uninstall()
+    install.uninstall()
 
 
 MODELS = ["full-state", "full-3-states", "full-sliding", "full-sliding-state", "full-state-drafts"]

@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 from examples import examples
-from hybrid_blocks.vllm import installation
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm import install
+from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vllm.utils.hashing import sha256
@@ -37,11 +37,11 @@ ACTIONS = st.lists(
 
 
 def native(engine: Engine, **options: Any) -> NativeKVCacheManager:
-    installation.install()
+    install.install()
     try:
         return NativeKVCacheManager(**engine.arguments(), **options)
     finally:
-        installation.uninstall()
+        install.uninstall()
 
 
 def live(

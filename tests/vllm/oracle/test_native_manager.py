@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from hybrid_blocks.errors import IntegrityError
-from hybrid_blocks.vllm import installation
-from hybrid_blocks.vllm.coverage import unsupported_reason
-from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm import install
+from hybrid_blocks.vllm.manager.coverage import unsupported_reason
+from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -30,9 +30,9 @@ SIZES: dict[str, Any] = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dt
 def _installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     init_none_hash(sha256)
-    installation.install()
+    install.install()
     yield
-    installation.uninstall()
+    install.uninstall()
 
 
 def make(engine: Engine, **changes: Any) -> Any:

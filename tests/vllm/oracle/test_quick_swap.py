@@ -4,7 +4,7 @@ import sys
 from types import ModuleType
 
 import pytest
-from hybrid_blocks.vllm import installation
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
 
 
@@ -19,19 +19,19 @@ def holders_of(names: set[int]) -> list[str]:
 
 
 def test_no_module_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs, ours = ({id(pair[at]) for pair in installation._REPLACEMENTS} for at in (0, 1))
+    theirs, ours = ({id(pair[at]) for pair in install._REPLACEMENTS} for at in (0, 1))
     before = holders_of(theirs)
     assert len(before) > len(theirs)
     assert holders_of(ours) == []
     late = ModuleType("late")
-    late.name = installation.VllmBlockPool  # type: ignore[attr-defined]
+    late.name = install.VllmBlockPool  # type: ignore[attr-defined]
     for _ in range(2):
-        installation.install(Level.NATURAL)
+        install.install(Level.NATURAL)
         try:
             assert holders_of(theirs) == []
             assert set(holders_of(ours)) >= set(before)
         finally:
-            installation.uninstall()
+            install.uninstall()
         assert holders_of(ours) == []
         # Loaded between two swaps.
         monkeypatch.setitem(sys.modules, "late", late)

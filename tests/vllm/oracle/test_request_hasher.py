@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.vllm import request_hasher as ours
 from hybrid_blocks.vllm.level import KNOWN_PROMPTS, max_known_bytes
+from hybrid_blocks.vllm.manager import hasher as ours
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.lora.request import LoRARequest

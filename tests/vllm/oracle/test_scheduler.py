@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from examples import SEEDED, examples
-from hybrid_blocks.vllm import batching, releases
-from hybrid_blocks.vllm import scheduler as batched
+from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.level import VARIABLE
-from hybrid_blocks.vllm.support import ordered
+from hybrid_blocks.vllm.scheduler import batching
+from hybrid_blocks.vllm.scheduler import one_call as batched
+from hybrid_blocks.vllm.surface.support import ordered
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from vllm.v1.core.sched.output import SchedulerOutput

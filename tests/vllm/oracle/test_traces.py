@@ -19,8 +19,8 @@ from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_schedul
 from hybrid_blocks.tools.profile.loop import Loop
 from hybrid_blocks.tools.profile.workload import Settings
 from hybrid_blocks.tools.trace import Trace, generate_workload, read_trace
-from hybrid_blocks.vllm import installation
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm import install
+from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from made_traces import MAKERS
 from public_data import DATA
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
@@ -79,11 +79,11 @@ def scheduler_of_twins(groups: Groups, monkeypatch: pytest.MonkeyPatch) -> tuple
     def make(*args: Any, **kwargs: Any) -> TwinManager:
         kwargs |= {"enable_kv_cache_events": True}
         expected = VllmKVCacheManager(*args, **kwargs)
-        installation.install()
+        install.install()
         try:
             actual = NativeKVCacheManager(*args, **kwargs)
         finally:
-            installation.uninstall()
+            install.uninstall()
         twins.append(Twin(expected, actual, look_every=LOOK_EVERY))
         return TwinManager(twins[0])
 

@@ -3,7 +3,7 @@
 import logging
 
 import vllm
-from hybrid_blocks.vllm.support import release_of
+from hybrid_blocks.vllm.surface.support import release_of
 from oracle.engines import RINGS
 
 from . import fixture

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from hybrid_blocks._core import GroupKind
-from hybrid_blocks.vllm.geometry import geometry
+from hybrid_blocks.vllm.manager.geometry import geometry
 from oracle.engines import Engine
 from oracle.life import Life
 from oracle.twin import RefusedError

@@ -40,9 +40,9 @@ def _progress(config: Any) -> Progress | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("HYBRID_BLOCKS", "off") != "off":
-        from hybrid_blocks.vllm import plugin  # noqa: PLC0415 - imports vLLM
+        from hybrid_blocks.vllm import attach  # noqa: PLC0415 - imports vLLM
 
-        plugin.register()
+        attach.register()
     if os.environ.get("RIG_OFFLOAD") == "1":
         from rig import offload  # noqa: PLC0415 - imports vLLM
 

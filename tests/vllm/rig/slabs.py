@@ -12,8 +12,8 @@ from dataclasses import fields
 from functools import wraps
 from typing import Any, cast
 
-from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.natural.groups import SlabGroupSpec
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.specs import ATTENTION_AT_NATURAL

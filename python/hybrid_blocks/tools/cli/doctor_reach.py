@@ -115,7 +115,7 @@ def _reach(model: Model, features: Features) -> tuple["Reach", str]:
     import vllm  # noqa: PLC0415
 
     from hybrid_blocks.tools.doctor.answer import reach  # noqa: PLC0415 - wants vLLM
-    from hybrid_blocks.vllm.support import release_of  # noqa: PLC0415
+    from hybrid_blocks.vllm.surface.support import release_of  # noqa: PLC0415
 
     with quietly():
         found = reach(model, features)

@@ -10,10 +10,11 @@ from hybrid_blocks.tools.doctor.engine import Engine
 from hybrid_blocks.tools.doctor.environment import MODEL_RUNNER, environment
 from hybrid_blocks.tools.doctor.features import Features
 from hybrid_blocks.tools.doctor.probe import Probe, probed
-from hybrid_blocks.vllm import batching, grant, installation
-from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm import grant, install
 from hybrid_blocks.vllm.level import VARIABLE, Level
+from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.natural import refusal
+from hybrid_blocks.vllm.scheduler import batching
 
 ONE_CALL = "one call"
 VLLMS = "vLLM's own"
@@ -85,12 +86,12 @@ def _one_by_one(probe: Probe) -> str | None:
 @contextmanager
 def at_level(level: Level) -> Iterator[None]:
     """Run at a level, with vLLM's second model runner as on a GPU, and then as before."""
-    was_installed = installation.is_installed() and KVCacheManager.native is not None
+    was_installed = install.is_installed() and KVCacheManager.native is not None
     with environment({VARIABLE: str(level), MODEL_RUNNER: "1"}):
         if not was_installed:
-            installation.install(level)
+            install.install(level)
         try:
             yield
         finally:
             if not was_installed:
-                installation.uninstall()
+                install.uninstall()

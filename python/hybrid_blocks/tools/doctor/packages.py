@@ -182,7 +182,8 @@ def check_vllm(vllm: Any) -> str:
         RuntimeError: it lacks something.
 
     """
-    from hybrid_blocks.vllm import support, surface  # noqa: PLC0415 - of no use to other packages
+    from hybrid_blocks.vllm import surface  # noqa: PLC0415 - of no use to other packages
+    from hybrid_blocks.vllm.surface import support  # noqa: PLC0415 - of no use to other packages
 
     found = surface.differences(vllm.__version__)
     for tier, lines in found.items():

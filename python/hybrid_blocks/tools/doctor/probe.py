@@ -20,7 +20,7 @@ from vllm.v1.request import Request
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.tools.doctor.engine import Engine
 from hybrid_blocks.tools.doctor.features import Features
-from hybrid_blocks.vllm import scheduler as ours
+from hybrid_blocks.vllm.scheduler import one_call as ours
 
 NUM_REQUESTS = 4
 _NUM_STEPS = 6

@@ -12,7 +12,7 @@ from hybrid_blocks.model.table import entries
 from hybrid_blocks.tools.doctor.answer import Reach, at_level, reach
 from hybrid_blocks.tools.doctor.features import Features, Speculative, is_served
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.support import release_of
+from hybrid_blocks.vllm.surface.support import release_of
 
 FEATURES: Mapping[str, Features] = MappingProxyType(
     {

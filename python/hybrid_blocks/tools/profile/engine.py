@@ -32,7 +32,7 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import Request
 
 from hybrid_blocks import weightless
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.weightless import model_config
 
 HASH_BLOCK_SIZE = 16

@@ -28,9 +28,9 @@ from hybrid_blocks.tools.profile.workload import (
     steady,
 )
 from hybrid_blocks.tools.trace import read_trace
-from hybrid_blocks.vllm import plugin
-from hybrid_blocks.vllm import scheduler as schedulers
+from hybrid_blocks.vllm import attach
 from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.scheduler import one_call as schedulers
 
 _STEPS_A_TURN = 25
 
@@ -39,7 +39,7 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
     """Run vLLM's scheduler under the settings and time it, some steps a turn."""
     if settings.level == FLOOR:
         return _run_floor(settings, wait_for_turn)
-    plugin.register()
+    attach.register()
     if settings.trace:
         trace = read_trace(Path(settings.trace))
         jobs: Iterator[Job] = Recorded(trace)

@@ -5,8 +5,8 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from hybrid_blocks.geometry import capacity
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural import notes, stock
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.groups import arena_plan
 
 vllm_get_max_concurrency_for_kv_cache_config = (

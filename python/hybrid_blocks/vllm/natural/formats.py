@@ -9,7 +9,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec, MambaSpec
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.vllm.grant import worker_grant
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level, checkpoint_format
-from hybrid_blocks.vllm.recurrent import kept_bytes
+from hybrid_blocks.vllm.natural.recurrent import kept_bytes
 
 logger = init_logger("vllm.hybrid_blocks")
 

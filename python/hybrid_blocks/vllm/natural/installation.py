@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.natural import chunks, loads, planning, sessions, shown
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
-from hybrid_blocks.vllm.scheduler_hooks import replace, when_made
+from hybrid_blocks.vllm.scheduler.hooks import replace, when_made
 
 _UNDO: list[Callable[[], None]] = []
 

@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import (
 from hybrid_blocks.geometry.layout import CachedLayer, LayerGroup
 from hybrid_blocks.model.kind import GroupKind
 from hybrid_blocks.model.layer import StateFormat
-from hybrid_blocks.vllm.recurrent import kept_bytes
+from hybrid_blocks.vllm.natural.recurrent import kept_bytes
 from hybrid_blocks.vllm.specs import kind_of, row_of
 
 

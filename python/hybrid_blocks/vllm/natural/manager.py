@@ -13,15 +13,15 @@ from vllm.v1.request import Request
 from hybrid_blocks._core.vllm import AllocatedBlocks, Blocks
 from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.figure import Sample
-from hybrid_blocks.vllm import events
-from hybrid_blocks.vllm.converting_copies import ConvertingCopy
-from hybrid_blocks.vllm.geometry import Geometry
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm.manager import events
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.geometry import Geometry
+from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hybrid_blocks.vllm.natural import hints, lookup_spans
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural.slab_pool import SlabPool
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
+from hybrid_blocks.vllm.worker.converting_copies import ConvertingCopy
 
 _State = tuple[str, int, int]
 """A state that got a key: its request, its group, and the tokens up to it."""

@@ -8,7 +8,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from hybrid_blocks._core.vllm import Blocks
 from hybrid_blocks.vllm.block_pool import BlockPool
 from hybrid_blocks.vllm.free_queue import FreeBlockQueue
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 
 
 class SlabQueue(FreeBlockQueue):

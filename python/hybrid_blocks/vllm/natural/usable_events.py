@@ -8,7 +8,7 @@ from typing import Any
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 
 from hybrid_blocks.arithmetic import ceil_div
-from hybrid_blocks.vllm.geometry import Geometry
+from hybrid_blocks.vllm.manager.geometry import Geometry
 
 Hash = bytes | int
 

@@ -9,7 +9,7 @@ from importlib import import_module
 import vllm
 
 from hybrid_blocks.vllm.releases.v0_31 import Release
-from hybrid_blocks.vllm.support import nearest
+from hybrid_blocks.vllm.surface.support import nearest
 
 _name = nearest(vllm.__version__)
 

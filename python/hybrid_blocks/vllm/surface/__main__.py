@@ -4,7 +4,7 @@ import sys
 
 import vllm
 
-from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm.surface import support
 from hybrid_blocks.vllm.surface.compare import (
     differences,
     offload_differences,

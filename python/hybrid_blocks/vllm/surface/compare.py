@@ -8,7 +8,7 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
-from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm.surface import support
 from hybrid_blocks.vllm.surface.recorded import Surface
 
 

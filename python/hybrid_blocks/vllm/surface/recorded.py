@@ -5,7 +5,7 @@ from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
-from hybrid_blocks.vllm import support
+from hybrid_blocks.vllm.surface import support
 
 
 class Surface:

@@ -8,10 +8,10 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 
+from hybrid_blocks.vllm.check.provenance import Provenance
 from hybrid_blocks.vllm.level import CHECK
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.provenance import Provenance
-from hybrid_blocks.vllm.scheduler_hooks import when_made
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.scheduler.hooks import when_made
 
 logger = init_logger("vllm.hybrid_blocks")
 

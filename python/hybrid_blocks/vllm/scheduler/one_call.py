@@ -23,9 +23,10 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes, SpecCounts
-from hybrid_blocks.vllm import batching, releases
+from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.level import SCHEDULER, VARIABLE
-from hybrid_blocks.vllm.stand_ins import Budget, EncoderConnector, Measured, Running
+from hybrid_blocks.vllm.scheduler import batching
+from hybrid_blocks.vllm.scheduler.stand_ins import Budget, EncoderConnector, Measured, Running
 
 __all__ = ["AsyncScheduler", "Scheduler", "VllmAsyncScheduler", "VllmScheduler"]
 

@@ -12,8 +12,9 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 from hybrid_blocks._core.vllm import SpecCounts
-from hybrid_blocks.vllm import foreign_parts, releases
-from hybrid_blocks.vllm.native_manager import NativeKVCacheManager
+from hybrid_blocks.vllm import releases
+from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
+from hybrid_blocks.vllm.scheduler import foreign_parts
 
 REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
     "the block manager is not at level manager": lambda scheduler: (

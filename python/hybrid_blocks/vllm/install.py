@@ -10,15 +10,15 @@ from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 from hybrid_blocks.vllm import engine_labels, metrics
 from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.grant import grant, is_tested, scheduler_grant, worker_grant
-from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.level import Level, is_checked, requested
+from hybrid_blocks.vllm.manager.hasher import (  # type: ignore[attr-defined]
+    get_request_block_hasher,
+    vllm_get_request_block_hasher,
+)
+from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager, VllmKVCacheManager
 from hybrid_blocks.vllm.multi_process_collector import (  # type: ignore[attr-defined]
     ClientsCollector,
     MultiProcessCollector,
-)
-from hybrid_blocks.vllm.request_hasher import (  # type: ignore[attr-defined]
-    get_request_block_hasher,
-    vllm_get_request_block_hasher,
 )
 from hybrid_blocks.vllm.stat_logger import (  # type: ignore[attr-defined]
     PrometheusStatLogger,
@@ -51,7 +51,7 @@ def install(level: Level | None = None) -> None:
     # What is compared are vLLM's own classes, so it comes before they are replaced.
     grant(level)
     if level is not Level.POOL:
-        from hybrid_blocks.vllm.native_manager import NativeKVCacheManager  # noqa: PLC0415
+        from hybrid_blocks.vllm.manager.native import NativeKVCacheManager  # noqa: PLC0415
 
         KVCacheManager.native = NativeKVCacheManager
         _install_copies(level)
@@ -63,9 +63,9 @@ def install(level: Level | None = None) -> None:
     swap(_REPLACEMENTS)
     metrics.register()
     if checks:
-        from hybrid_blocks.vllm import checking  # noqa: PLC0415
+        from hybrid_blocks.vllm import check  # noqa: PLC0415
 
-        _UNDO.append(checking.install())
+        _UNDO.append(check.install())
 
 
 def install_schedulers() -> None:
@@ -78,13 +78,13 @@ def install_schedulers() -> None:
     if why := scheduler_grant().reason:
         logger.info_once("hybrid_blocks: vLLM's own code schedules requests: %s", why)
         return
-    from hybrid_blocks.vllm import scheduler  # noqa: PLC0415
+    from hybrid_blocks.vllm.scheduler import one_call  # noqa: PLC0415
 
-    if not scheduler.is_installed():
+    if not one_call.is_installed():
         # Users may name ours themselves, and keep them when vLLM's come back.
-        ours = named([replacement for _, replacement in scheduler.REPLACEMENTS])
-        swap(scheduler.REPLACEMENTS)
-        _UNDO.append(lambda: swap(back(scheduler.REPLACEMENTS), ours))
+        ours = named([replacement for _, replacement in one_call.REPLACEMENTS])
+        swap(one_call.REPLACEMENTS)
+        _UNDO.append(lambda: swap(back(one_call.REPLACEMENTS), ours))
 
 
 def _install_copies(level: Level) -> None:
@@ -92,7 +92,7 @@ def _install_copies(level: Level) -> None:
     if why := worker_grant(level).reason:
         logger.info_once("hybrid_blocks: vLLM's own function copies cache blocks: %s", why)
         return
-    from hybrid_blocks.vllm import block_copies  # noqa: PLC0415
+    from hybrid_blocks.vllm.worker import block_copies  # noqa: PLC0415
 
     block_copies.install()
     _UNDO.append(block_copies.uninstall)

@@ -21,8 +21,8 @@ from hybrid_blocks.vllm.level import (
     publishes_usable_only,
     requested,
 )
+from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.metrics import Publisher
-from hybrid_blocks.vllm.natural.config import NaturalKVCacheConfig
 
 __all__ = ["KVCacheManager", "VllmKVCacheManager"]
 

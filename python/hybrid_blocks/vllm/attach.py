@@ -8,8 +8,9 @@ from vllm.logger import init_logger
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.replacement import replace_spec, serve_slabs
-from hybrid_blocks.vllm import grant, support, surface
+from hybrid_blocks.vllm import grant, surface
 from hybrid_blocks.vllm.level import VARIABLE, Level, requested, schedules_in_one_call
+from hybrid_blocks.vllm.surface import support
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -51,13 +52,13 @@ def register() -> None:
         )
     if granted.level is Level.OFF:
         return
-    from hybrid_blocks.vllm import installation  # noqa: PLC0415 - imports what off never needs
+    from hybrid_blocks.vllm import install  # noqa: PLC0415 - imports what off never needs
 
     if granted.level is Level.NATURAL:
         serve_slabs()
-    installation.install(granted.level)
+    install.install(granted.level)
     if granted.level is not Level.POOL and one_call:
-        installation.install_schedulers()
+        install.install_schedulers()
 
 
 def _leave_out_what_is_wrong(install: Callable[[], None]) -> None:

@@ -10,11 +10,11 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks._core.vllm import AllocatedBlocks, Block, Blocks, RustKVCacheManager
-from hybrid_blocks.vllm import coverage, events, residency
-from hybrid_blocks.vllm.geometry import Geometry, geometry
-from hybrid_blocks.vllm.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.tables import Tables, View
+from hybrid_blocks.vllm.manager import coverage, events, residency
+from hybrid_blocks.vllm.manager.geometry import Geometry, geometry
+from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.manager.tables import Tables, View
 
 _WAITING = [RequestStatus.WAITING, RequestStatus.PREEMPTED]
 

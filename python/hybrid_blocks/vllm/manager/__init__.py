@@ -1,0 +1,1 @@
+"""Level ``manager``: vLLM's ``KVCacheManager`` with every decision in Rust."""

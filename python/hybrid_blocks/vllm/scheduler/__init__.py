@@ -1,0 +1,1 @@
+"""vLLM's schedulers with one call into Rust for all requests that decode."""

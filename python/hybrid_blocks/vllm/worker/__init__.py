@@ -1,0 +1,1 @@
+"""The copies of cache blocks in vLLM's workers."""
