@@ -16,6 +16,7 @@ mod group;
 pub mod hash;
 mod ids;
 mod key_table;
+mod learn;
 pub mod placement;
 mod pool;
 mod prefix_index;

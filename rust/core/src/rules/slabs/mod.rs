@@ -1,14 +1,17 @@
-//! Our own rules for checkpoints, said once: where a request leaves them, and what it remembers of those that it
-//! resumes from and leaves.
+//! Rules over a store of slabs, which vLLM does not have: hooks and methods of its `KvCacheManager` and `Call`.
 //!
-//! ```text
-//! resumed, trail <- checkpoints
-//! ```
+//! | file | rule |
+//! |---|---|
+//! | `leave` | where a request leaves checkpoints of its states |
+//! | `copies` | the copies of a step, and which of them are given up for a running request |
+//! | `reservations` | blocks that an admission leaves to running requests |
+//! | `progress_guarantee` | every admitted request comes to its end, though blocks never move |
+//! | `session` | hints of clients |
+//! | `allocate` | the hooks through which an allocation of vLLM asks these rules |
 
-mod checkpoints;
-mod resumed;
-mod trail;
-
-pub(crate) use checkpoints::{Checkpoints, Reason};
-pub(crate) use resumed::Resumed;
-pub(crate) use trail::Trail;
+mod allocate;
+mod copies;
+mod leave;
+mod progress_guarantee;
+mod reservations;
+mod session;

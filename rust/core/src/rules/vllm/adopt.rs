@@ -10,16 +10,15 @@ use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
     /// Adopts a hit's blocks, and takes blocks for tokens computed elsewhere. Nothing happens for a
-    /// request that was admitted before. Says whether there is room for what comes after: for `counts` with `kept`
-    /// blocks left, for `all` with `unused` ones, each beside what is left to `others`.
+    /// request that was admitted before. Returns whether the rest still has room: `counts` with `kept` blocks left,
+    /// and `all` with `unused` ones.
     ///
     /// All hits are adopted before any block is taken, so that no group evicts another one's hit.
-    pub(super) fn admit(
+    pub(crate) fn admit(
         &mut self,
         args: &AllocateArgs<'_>,
         (counts, kept): (TokenCounts, i64),
         (all, unused): (Option<TokenCounts>, i64),
-        others: &[u64],
     ) -> Result<bool, Error> {
         let hit = |group: usize| args.computed.map_or(&[][..], |blocks| &blocks[group]);
         let mut groups = 0..self.tables.len();
@@ -41,8 +40,8 @@ impl<S: Store> Call<'_, S> {
         // In slabs, a cached block that is held again may cost the others a whole slab, which no
         // count of blocks foretells.
         if self.cache.store.is_slabbed() {
-            let has_room = all.is_none_or(|all| self.fits_beside(others, None, all, unused));
-            if !has_room || !self.fits_beside(others, None, counts, kept) {
+            let has_room = all.is_none_or(|all| self.fits(None, all, unused));
+            if !has_room || !self.fits(None, counts, kept) {
                 self.cache.undo_adopt(self.tables);
                 self.request.trail.start = 0;
                 return Ok(false);

@@ -11,6 +11,7 @@ use crate::engine::cache::Cache;
 use crate::error::Error;
 use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
+use crate::learn::Reason;
 use crate::prefix_index::Key;
 use crate::rules::keeper::Keeper;
 use crate::store::Store;
@@ -30,59 +31,70 @@ pub struct BoundaryState {
 
 /// What a group hands over at the end of a step.
 #[derive(Debug, Default)]
-pub(super) struct StepOutputs {
+pub(crate) struct StepOutputs {
     /// New blocks that the worker must zero.
-    pub(super) new_blocks: Vec<BlockId>,
+    pub(crate) new_blocks: Vec<BlockId>,
     /// States that a connector may save.
-    pub(super) boundary_states: Vec<BoundaryState>,
+    pub(crate) boundary_states: Vec<BoundaryState>,
     /// States that exist only once the current step has run.
-    pub(super) cached_this_step: FxHashSet<Digest>,
+    pub(crate) cached_this_step: FxHashSet<Digest>,
+}
+
+/// State of the rules over slabs during one call.
+#[derive(Debug, Default)]
+pub(crate) struct SlabHooks {
+    /// Blocks by pool that the call leaves to other requests.
+    pub(crate) left_to_others: Vec<u64>,
+    /// Why the call copies states, if it does.
+    pub(crate) copy_reason: Option<Reason>,
+    /// Planned copies without room.
+    pub(crate) num_cancelled: u64,
+    /// Tokens of the checkpoint that the call uses or leaves.
+    pub(crate) checkpoint: Option<u32>,
 }
 
 /// One request's call.
-pub(super) struct Call<'a, S> {
-    pub(super) config: &'a ManagerConfig,
-    pub(super) cache: &'a mut Cache<S>,
-    pub(super) outputs: &'a mut [StepOutputs],
-    pub(super) stats: &'a mut KvCacheStats,
-    pub(super) keeper: Option<&'a mut Keeper>,
-    pub(super) request: &'a mut Request,
-    pub(super) handle: u64,
-    pub(super) row: usize,
-    pub(super) progress: RequestProgress,
-    pub(super) digests: &'a [Digest],
-    pub(super) tables: &'a mut [Table],
-    /// The checkpoint that the call uses or leaves: its tokens.
-    pub(super) checkpoint: Option<u32>,
+pub(crate) struct Call<'a, S> {
+    pub(crate) config: &'a ManagerConfig,
+    pub(crate) cache: &'a mut Cache<S>,
+    pub(crate) outputs: &'a mut [StepOutputs],
+    pub(crate) stats: &'a mut KvCacheStats,
+    pub(crate) keeper: Option<&'a mut Keeper>,
+    pub(crate) request: &'a mut Request,
+    pub(crate) handle: u64,
+    pub(crate) progress: RequestProgress,
+    pub(crate) digests: &'a [Digest],
+    pub(crate) tables: &'a mut [Table],
+    pub(crate) slabs: SlabHooks,
     /// Whether the request holds blocks while it waits, as for a load: no step preempts it then.
-    pub(super) waits_with_blocks: bool,
+    pub(crate) waits_with_blocks: bool,
 }
 
 impl<'a, S: Store> Call<'a, S> {
-    pub(super) fn config_of(&self, group: usize) -> &'a GroupConfig {
+    pub(crate) fn config_of(&self, group: usize) -> &'a GroupConfig {
         &self.config.groups[group]
     }
 
-    pub(super) fn group(&self, group: usize) -> Group {
+    pub(crate) fn group(&self, group: usize) -> Group {
         self.cache.groups[group]
     }
 
-    pub(super) fn pool(&self, group: usize) -> PoolId {
+    pub(crate) fn pool(&self, group: usize) -> PoolId {
         self.cache.groups[group].spec.pool
     }
 
     /// The pool of the blocks that a group's keys name.
-    pub(super) fn kept(&self, group: usize) -> PoolId {
+    pub(crate) fn kept(&self, group: usize) -> PoolId {
         self.cache.groups[group].kept
     }
 
     /// Whether the request was admitted.
-    pub(super) fn is_running(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.tables.iter().any(|table| table.num_cached().is_some())
     }
 
     /// Gives back what the request need not keep once `num_processed` tokens are computed for good.
-    pub(super) fn release_skipped(&mut self, num_processed: u32) -> Result<(), Error> {
+    pub(crate) fn release_skipped(&mut self, num_processed: u32) -> Result<(), Error> {
         let end = self.keeper.as_deref().map_or(0, |keeper| keeper.traffic.end(num_processed));
         let places = self.request.trail.places(end);
         let windows = &mut self.request.trail.windows;
@@ -93,18 +105,18 @@ impl<'a, S: Store> Call<'a, S> {
     }
 
     /// The first key of a block of a group, and the tokens it stands for.
-    pub(super) fn first_key(&self, group: usize, block: BlockId) -> Option<(Key, u32)> {
+    pub(crate) fn first_key(&self, group: usize, block: BlockId) -> Option<(Key, u32)> {
         self.cache.store.prefix_index(self.kept(group)).first_key(block)
     }
 
     /// Drops the keys of a block whose content its request changes or does not want any more.
-    pub(super) fn drop_own_keys(&mut self, group: usize, block: BlockId) {
+    pub(crate) fn drop_own_keys(&mut self, group: usize, block: BlockId) {
         let pool = self.kept(group);
         self.cache.store.drop_own_keys(pool, block);
     }
 
     /// Appends `num_blocks` new blocks of a group to `out`.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         group: usize,
         num_blocks: u32,

@@ -11,7 +11,7 @@ use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
     /// Tokens of the first `num_computed` that a later request could match in a group.
-    pub(super) fn num_cacheable(&self, num_computed: u32, config: &GroupConfig) -> u32 {
+    pub(crate) fn num_cacheable(&self, num_computed: u32, config: &GroupConfig) -> u32 {
         let final_tokens = num_computed.saturating_sub(self.config.num_reprefillable);
         if !self.config.is_hybrid() {
             return final_tokens;
@@ -33,7 +33,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// Enters what `num_computed` tokens complete, in every group.
-    pub(super) fn commit(&mut self, num_computed: u32) -> Result<(), Error> {
+    pub(crate) fn commit(&mut self, num_computed: u32) -> Result<(), Error> {
         if !self.cache.enable_caching {
             return Ok(());
         }
@@ -76,7 +76,7 @@ impl<S: Store> Call<'_, S> {
         self.cache.commit_full(self.handle, group, digests, table, end, mask.as_deref())
     }
 
-    pub(super) fn key(&self, group: usize, num_tokens: u32) -> Result<Key, Error> {
+    pub(crate) fn key(&self, group: usize, num_tokens: u32) -> Result<Key, Error> {
         let at = (num_tokens / self.config.hash_block_size) as usize;
         at.checked_sub(1)
             .and_then(|at| self.digests.get(at))
@@ -103,7 +103,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// The last hash block's end in the prompt that a later request can match.
-    pub(super) fn prompt_tail(&self, config: &GroupConfig) -> u32 {
+    pub(crate) fn prompt_tail(&self, config: &GroupConfig) -> u32 {
         let leaves_one = self.config.release.leaves_last_token && !config.use_eagle;
         let limit = self.progress.num_prompt.saturating_sub(u32::from(leaves_one));
         let hash_block = self.config.hash_block_size;
@@ -111,7 +111,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// Lets `block` be hit up to `num_tokens`, beside or instead of what it was known for.
-    pub(super) fn key_tail(
+    pub(crate) fn key_tail(
         &mut self,
         group: usize,
         block: BlockId,

@@ -5,8 +5,8 @@ use crate::engine::LookupGroup;
 use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec};
 use crate::ids::PoolId;
+use crate::learn::Checkpoints;
 use crate::rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy};
-use crate::rules::slabs::Checkpoints;
 
 /// One group.
 #[derive(Clone, Copy, Debug)]
@@ -147,7 +147,7 @@ impl ManagerConfig {
     }
 
     /// The rules by which checkpoints are left, if they are.
-    pub(super) fn checkpoint_rules(&self) -> Option<Checkpoints> {
+    pub(crate) fn checkpoint_rules(&self) -> Option<Checkpoints> {
         self.checkpoints.map(|policy| Checkpoints {
             policy,
             grain: self.hit_alignment(),
@@ -184,7 +184,7 @@ impl ManagerConfig {
     ///
     /// Some tokens must be left to compute for the logits, and to complete the digest where that looks
     /// ahead; a drafter drops one unit, which leaves enough.
-    pub(super) fn checkpoint_position(&self, num_tokens: u32, unit: u32) -> u32 {
+    pub(crate) fn checkpoint_position(&self, num_tokens: u32, unit: u32) -> u32 {
         if self.drops_eagle_checkpoint {
             return (num_tokens / unit * unit).saturating_sub(unit);
         }
@@ -192,7 +192,7 @@ impl ManagerConfig {
     }
 
     /// As [`ManagerConfig::checkpoint_position`], of the checkpoint inside a chunk that ends there.
-    pub(super) fn checkpoint_inside(&self, num_tokens: u32) -> u32 {
+    pub(crate) fn checkpoint_inside(&self, num_tokens: u32) -> u32 {
         if self.release.places_checkpoints_at_hits {
             return self.checkpoint_position(num_tokens, self.hit_alignment());
         }
@@ -202,7 +202,7 @@ impl ManagerConfig {
     }
 
     /// As [`ManagerConfig::checkpoint_position`], of the state that a prompt leaves at its end.
-    pub(super) fn state_tail(&self, num_prompt: u32) -> u32 {
+    pub(crate) fn state_tail(&self, num_prompt: u32) -> u32 {
         if self.release.leaves_last_token || self.drops_eagle_checkpoint {
             return self.checkpoint_position(num_prompt, self.hash_block_size);
         }

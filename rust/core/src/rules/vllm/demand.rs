@@ -8,21 +8,10 @@ use crate::ids::{BlockId, PoolId};
 use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
-    /// Whether what an allocation would take is there and leaves `kept` blocks to others. Has it set
-    /// aside.
-    pub(super) fn fits(
+    /// Whether the store has the blocks that an allocation would take, `kept` blocks more and those left to others.
+    /// Reserves the blocks of the allocation.
+    pub(crate) fn fits(
         &mut self,
-        computed: Option<&[Vec<BlockId>]>,
-        counts: TokenCounts,
-        kept: i64,
-    ) -> bool {
-        self.fits_beside(&[], computed, counts, kept)
-    }
-
-    /// As [`Call::fits`], next to the blocks by pool that are left to others.
-    pub(super) fn fits_beside(
-        &mut self,
-        others: &[u64],
         computed: Option<&[Vec<BlockId>]>,
         counts: TokenCounts,
         kept: i64,
@@ -33,7 +22,8 @@ impl<S: Store> Call<'_, S> {
             return self.cache.reserve().is_ok();
         }
         self.cache.demand.fill(0);
-        self.cache.demand.iter_mut().zip(others).for_each(|(demand, it)| *demand += it);
+        let others = self.cache.demand.iter_mut().zip(&self.slabs.left_to_others);
+        others.for_each(|(demand, it)| *demand += it);
         for group in 0..self.tables.len() {
             let computed = computed.map_or(&[][..], |blocks| &blocks[group]);
             let needed = self.group_demand(group, computed, counts).max(0).cast_unsigned();
@@ -49,12 +39,12 @@ impl<S: Store> Call<'_, S> {
     /// Blocks that all groups together would take. `computed` has the hit's blocks by group.
     ///
     /// An aligned group that holds more than it needs counts below zero, as in vLLM.
-    pub(super) fn demand(&mut self, computed: Option<&[Vec<BlockId>]>, counts: TokenCounts) -> i64 {
+    pub(crate) fn demand(&mut self, computed: Option<&[Vec<BlockId>]>, counts: TokenCounts) -> i64 {
         self.demands(computed, counts).map(|(_, demand)| demand).sum()
     }
 
     /// Slabs that all groups together would take, at most.
-    pub(super) fn slab_demand(
+    pub(crate) fn slab_demand(
         &mut self,
         computed: Option<&[Vec<BlockId>]>,
         counts: TokenCounts,
@@ -85,7 +75,7 @@ impl<S: Store> Call<'_, S> {
 
     /// Whether what others compute replaces a group's hit: one state is all that is kept, and it is
     /// written into a block of its own. A fork would be copied while it is written.
-    pub(super) fn is_replaced(&self, group: usize, counts: TokenCounts) -> bool {
+    pub(crate) fn is_replaced(&self, group: usize, counts: TokenCounts) -> bool {
         self.config.checkpoints.is_some()
             && counts.num_computed > counts.num_local
             && self.config_of(group).kind.is_aligned()
@@ -117,7 +107,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// Blocks missing until the encoder's tokens have room.
-    pub(super) fn num_missing_for_encoder(&self, group: usize, num_encoder: u32) -> u32 {
+    pub(crate) fn num_missing_for_encoder(&self, group: usize, num_encoder: u32) -> u32 {
         let held = self.tables[group].blocks.len() as u32;
         num_encoder.div_ceil(self.config_of(group).block_size).saturating_sub(held)
     }
@@ -192,7 +182,7 @@ impl<S: Store> Call<'_, S> {
 
     /// Blocks that vLLM's count of an admission leaves out: where others compute a state, it takes a block of
     /// its own if the step's last token does not share its block. Slabs are counted again once hits are adopted.
-    pub(super) fn num_uncounted(
+    pub(crate) fn num_uncounted(
         &mut self,
         computed: Option<&[Vec<BlockId>]>,
         counts: TokenCounts,
@@ -237,12 +227,12 @@ impl<S: Store> Call<'_, S> {
 }
 
 /// Blocks that a request takes until it has room for `most` of a group, where it gives back some on the way.
-pub(super) fn num_missing(table: &Table, most: u64, cap: Option<u32>) -> u64 {
+pub(crate) fn num_missing(table: &Table, most: u64, cap: Option<u32>) -> u64 {
     let room = cap.map_or(u64::MAX, |cap| u64::from(cap).saturating_sub(table.num_held()));
     most.saturating_sub(table.blocks.len() as u64).min(room)
 }
 
 /// Whether a local hit ends inside its last block, which then must be copied before it is written.
-pub(super) fn ends_inside_block(config: &GroupConfig, hit: &[BlockId], num_local: u32) -> bool {
+pub(crate) fn ends_inside_block(config: &GroupConfig, hit: &[BlockId], num_local: u32) -> bool {
     !hit.is_empty() && !num_local.is_multiple_of(config.block_size)
 }

@@ -1,6 +1,7 @@
 //! New blocks for new tokens.
 
 use super::call::{BoundaryState, Call};
+use super::progress::TokenCounts;
 use crate::engine::BlockCopy;
 use crate::error::Error;
 use crate::group::GroupKind;
@@ -8,16 +9,14 @@ use crate::ids::{BlockId, GroupId, PoolId};
 use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
-    /// Gives a group room for `num_tokens`, `num_main` where a drafter has no such layers, or for
-    /// the encoder's tokens. `new` gets the blocks that the worker does not know of yet.
-    pub(super) fn extend(
+    /// Gives a group room for the counted tokens. `new` gets the blocks that the worker does not know of yet.
+    pub(crate) fn extend(
         &mut self,
         group: usize,
-        num_tokens: u32,
-        num_main: u32,
-        num_encoder: u32,
+        counts: TokenCounts,
         new: &mut Vec<BlockId>,
     ) -> Result<(), Error> {
+        let TokenCounts { num_tokens, num_main, num_encoder, .. } = counts;
         match self.config_of(group).kind {
             GroupKind::Cross { .. } => self.extend_for_encoder(group, num_encoder, new),
             GroupKind::MambaAligned { num_speculative, .. } => {
@@ -79,7 +78,7 @@ impl<S: Store> Call<'_, S> {
 
     /// Has the block at a position of the table copied. Both blocks stay owned until the copier
     /// frees them.
-    pub(super) fn copy(
+    pub(crate) fn copy(
         &mut self,
         group: usize,
         position: u32,
@@ -177,7 +176,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// Has a state copied to a new block of the group's other pool, where checkpoints are kept. The block has no key.
-    pub(super) fn keep_apart(
+    pub(crate) fn keep_apart(
         &mut self,
         group: usize,
         position: u32,

@@ -21,11 +21,11 @@ pub struct ComputedBlocks {
 }
 
 /// A hit, and why it is not longer.
-pub(super) struct Explained {
-    pub(super) hit: ComputedBlocks,
-    pub(super) ended_by: HitLimit,
+pub(crate) struct Explained {
+    pub(crate) hit: ComputedBlocks,
+    pub(crate) ended_by: HitLimit,
     /// Leading tokens whose full attention is there.
-    pub(super) attention: u32,
+    pub(crate) attention: u32,
 }
 
 impl<S: Store> KvCacheManager<S> {
@@ -67,7 +67,7 @@ impl<S: Store> KvCacheManager<S> {
     /// As [`KvCacheManager::longest_hit`], and what ended it. The search asks full attention first,
     /// then windows, then states, and so learns what each of them alone denies: `num_uncached` is
     /// what checkpoints alone lack.
-    pub(super) fn explained_hit(&self, handle: u64, limit: u32) -> Explained {
+    pub(crate) fn explained_hit(&self, handle: u64, limit: u32) -> Explained {
         let Lookup::Hybrid { specs, .. } = &self.config.lookup else {
             let hit = self.longest_hit(handle, limit);
             return Explained { attention: hit.num_tokens, hit, ended_by: HitLimit::default() };

@@ -1,10 +1,9 @@
 //! [`KvCacheManager`]: one call a scheduling decision.
 
-use super::call::{BoundaryState, Call, StepOutputs};
+use super::call::{BoundaryState, Call, SlabHooks, StepOutputs};
 use super::config::{GroupConfig, Lookup, ManagerConfig};
-use super::no_change::NoChangeUntil;
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
-use super::request::VllmRequest;
+use super::request::{NoChangeUntil, VllmRequest};
 use super::stats::KvCacheStats;
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
@@ -28,23 +27,23 @@ const NOBODY: u64 = u64::MAX;
 /// nothing, ever: a call with it finds no blocks, frees none, and is refused where it needs a request.
 #[derive(Debug)]
 pub struct KvCacheManager<S> {
-    pub(super) engine: Engine<S, VllmRequest>,
-    pub(super) config: ManagerConfig,
+    pub(crate) engine: Engine<S, VllmRequest>,
+    pub(crate) config: ManagerConfig,
     /// By group.
-    pub(super) outputs: Vec<StepOutputs>,
+    pub(crate) outputs: Vec<StepOutputs>,
     /// The request next to which no other is admitted, by its id.
-    pub(super) alone: Option<String>,
+    pub(crate) alone: Option<String>,
     /// For how long content is kept, and what is learned for checkpoints; `None` in a fixed store without those:
     /// it evicts as vLLM does.
-    pub(super) keeper: Option<Box<Keeper>>,
+    pub(crate) keeper: Option<Box<Keeper>>,
     /// Requests whose prompts are computed in this step, the tokens from which on, and those of their next
     /// checkpoints.
-    pub(super) coming_checkpoints: Vec<(u64, u32, u32)>,
+    pub(crate) coming_checkpoints: Vec<(u64, u32, u32)>,
     /// Requests that were admitted with room for more tokens than they hold blocks for, and how many.
-    pub(super) promised: Vec<(u64, u32)>,
+    pub(crate) promised: Vec<(u64, u32)>,
     /// Whether a request was refused blocks since the step began.
     is_short: bool,
-    pub(super) stats: KvCacheStats,
+    pub(crate) stats: KvCacheStats,
 }
 
 impl<S: Store> KvCacheManager<S> {
@@ -155,7 +154,7 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     #[inline]
-    pub(super) fn row(&self, handle: u64) -> Option<usize> {
+    pub(crate) fn row(&self, handle: u64) -> Option<usize> {
         self.engine.requests.row(handle).ok()
     }
 
@@ -199,11 +198,10 @@ impl<S: Store> KvCacheManager<S> {
             keeper,
             request,
             handle,
-            row,
             progress,
             digests,
             tables,
-            checkpoint: None,
+            slabs: SlabHooks::default(),
             waits_with_blocks: false,
         })
     }
@@ -315,106 +313,65 @@ impl<S: Store> KvCacheManager<S> {
         new: &mut GroupBlocks,
     ) -> Result<bool, Error> {
         let row = self.engine.requests.row(handle)?;
-        let others = if args.full_sequence_must_fit && self.store().is_slabbed() {
-            self.num_left_to_others(row)
-        } else {
-            Vec::new()
-        };
+        let left_to_others = self.left_to_others(row, args);
         let reserved_blocks = self.reserved_blocks(row, args);
         let mut call = self.open(handle, *progress)?;
+        call.slabs.left_to_others = left_to_others;
         call.waits_with_blocks =
             args.is_load() || (progress.is_waiting && progress.num_computed > 0);
         let max_len = call.config.max_model_len;
-        let num_local = progress.num_computed + args.num_new_computed;
-        let num_computed = (num_local + args.num_external).min(max_len);
-        let watermark = if args.has_scheduled && progress.is_waiting {
-            i64::from(call.config.watermark_blocks)
-        } else {
-            0
-        };
-        let num_main = num_computed + args.num_new;
-        let num_slots = (num_main + args.num_lookahead).min(max_len);
-        let counts = TokenCounts {
-            num_tokens: num_slots,
-            num_main,
-            num_computed: num_local + args.num_external,
-            num_local,
-            num_encoder: args.num_encoder,
-            prefill_end: progress.num_prompt.max(progress.num_tokens.saturating_sub(1)),
-            is_admission: false,
-        };
+        let counts = args.counts(progress, max_len);
+        let num_computed = counts.num_computed.min(max_len);
         let all = args.full_sequence_must_fit.then(|| {
             let num_tokens = progress.num_tokens.min(max_len);
             let num_main = num_tokens;
             TokenCounts { num_tokens, num_main, num_computed, is_admission: true, ..counts }
         });
-        let unused = watermark + args.withheld_blocks;
+        let leaves_watermark = args.has_scheduled && progress.is_waiting;
+        let watermark = if leaves_watermark { call.config.watermark_blocks } else { 0 };
+        let unused = i64::from(watermark) + args.withheld_blocks;
         if let Some(all) = all
-            && !call.fits_beside(&others, args.computed, all, unused)
+            && !call.fits(args.computed, all, unused)
         {
             return Ok(false);
         }
-        let mut reason = call.plan_copies();
+        call.before_fit(args);
         let num_processed = progress.num_processed(num_computed);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
         let mut kept = unused + reserved_blocks.cast_signed();
         let num_uncounted = call.num_uncounted(args.computed, counts);
         if num_uncounted > 0 {
-            // They come from what is left to others, or the step could not be carried out.
+            // Uncounted blocks are taken from those left to others, or the step would fail.
             kept = kept.max(num_uncounted);
         }
-        // A load is not preempted: it takes nothing that was promised to others, or all would wait for each other.
-        let others = if args.is_load() { &others[..] } else { &[] };
-        let mut fits = call.fits_beside(others, args.computed, counts, kept);
-        let mut num_cancelled = 0;
-        if !fits && reason.take().is_some() {
-            num_cancelled = call.cancel_copies();
-            fits = call.fits(args.computed, counts, kept);
-        }
-        let places_checkpoints = call.config.checkpoints.is_some();
-        if !fits && places_checkpoints && call.is_running() && call.fits_without_copies(kept) {
-            while !fits && call.give_up_latest_copies()? {
-                fits = call.fits(args.computed, counts, kept);
-            }
-        }
-        if !fits {
+        if !call.fits(args.computed, counts, kept)
+            && !call.make_room(args.computed, counts, kept)?
+        {
             return Ok(false);
         }
         let has_computed = args.computed.is_some() || args.num_external > 0;
-        if has_computed && !call.admit(args, (counts, kept), (all, unused), others)? {
+        if has_computed && !call.admit(args, (counts, kept), (all, unused))? {
             return Ok(false);
         }
-        if args.is_load() {
-            call.request.is_loading = true;
-            call.request.trail.loaded = num_computed;
-        }
-        call.stats.no_room += num_cancelled;
-        if let Some(ended_by) = call.request.ended_by.take() {
-            call.stats.limits[ended_by as usize] += 1;
-        }
-        if let Some(reason) = reason {
-            call.key_copies(reason)?;
-        }
-        call.observe();
+        call.after_fit(args, num_computed)?;
         new.iter_mut().for_each(Vec::clear);
         new.resize_with(call.tables.len(), Vec::new);
         for (group, new) in new.iter_mut().enumerate() {
-            call.extend(group, num_slots, num_main, args.num_encoder, new)?;
+            call.extend(group, counts, new)?;
         }
         call.score_checkpoint();
         call.cache.note_evictions();
         if !args.delay_commit {
-            let num_committed = num_main.min(progress.num_tokens);
+            let num_committed = counts.num_main.min(progress.num_tokens);
             call.commit(num_committed)?;
             if num_computed >= progress.num_prompt {
-                let until = call.no_change_until(num_main, num_processed, num_committed);
-                let row = call.row;
+                let until = call.no_change_until(counts.num_main, num_processed, num_committed);
                 *self.engine.requests.progress_mut(row) = until;
             }
         }
         if let Some(all) = all {
-            self.promise(row, num_main, all.num_tokens);
+            self.promise(row, counts.num_main, all.num_tokens);
         }
         Ok(true)
     }
@@ -521,7 +478,7 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Forgets a request and gives its blocks back.
-    pub(super) fn give_back(&mut self, handle: u64, is_over: bool) -> Result<(), Error> {
+    pub(crate) fn give_back(&mut self, handle: u64, is_over: bool) -> Result<(), Error> {
         let Some(row) = self.row(handle) else { return Ok(()) };
         self.score_left(row, is_over);
         let released = self.engine.release(row);

@@ -6,39 +6,34 @@
 //!
 //! ```text
 //! config, progress, stats <- request <- call <- retention, checkpoint, demand
-//!     <- adopt, extend, commit, placement, no_change
-//!     <- KvCacheManager <- lookup, copies, alone, session
+//!     <- adopt, extend, commit, no_change <- manager <- lookup
 //! ```
 //!
-//! `placement`, `copies` and `alone` are not vLLM's: they keep copies of states by our own rules and
-//! let what is admitted over slabs come to its end. Nor is `session`, which hears what clients say of
-//! theirs.
+//! Over slabs, an allocation calls the hooks of `rules/slabs`.
 
 mod adopt;
-mod alone;
 mod call;
 mod checkpoint;
 mod commit;
 mod config;
-mod copies;
 mod demand;
 mod extend;
 mod lookup;
 mod manager;
 mod no_change;
-mod placement;
 mod progress;
-mod promised;
 mod release;
 mod request;
 mod retention;
-mod session;
 mod stats;
 
 pub use crate::engine::LookupGroup;
 pub use call::BoundaryState;
+pub(crate) use call::Call;
 pub use config::{GroupConfig, Lookup, ManagerConfig};
+pub(crate) use demand::num_missing;
 pub use lookup::ComputedBlocks;
+pub(crate) use lookup::Explained;
 pub use manager::KvCacheManager;
 pub use progress::{AllocateArgs, RequestProgress, TokenCounts};
 pub use release::ReleaseRules;

@@ -1,63 +1,10 @@
-//! How long nothing changes for a request: [`NoChangeUntil`].
+//! How far a request can continue before a call changes something.
 
 use super::call::Call;
 use super::config::GroupConfig;
-use super::progress::RequestProgress;
+use super::request::NoChangeUntil;
 use crate::group::{GroupKind, Table};
 use crate::store::Store;
-
-/// A decoding request stays within its blocks for many steps. Up to these token counts no group
-/// takes a block, gives one back or enters one into the prefix cache. Such a step costs a few
-/// comparisons.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NoChangeUntil {
-    /// Tokens of the prompt. This holds once they are computed, and as long as no more are added, as
-    /// streamed input does.
-    num_prompt: u32,
-    /// Tokens that have room where every token of a step needs it.
-    room: u32,
-    /// Tokens that have room where drafts looked ahead to need none.
-    main_room: u32,
-    /// Tokens computed for good at which no group gives anything back.
-    processed: u32,
-    /// Computed tokens that complete no block.
-    committed: u32,
-    /// New tokens a step, so that no checkpoint is written inside it.
-    step: u32,
-    /// Live blocks that had lost their keys to somebody else.
-    num_dropped: u64,
-    is_known: bool,
-}
-
-impl NoChangeUntil {
-    /// Whether a step of `num_new` tokens, and room for `num_lookahead` more, changes nothing.
-    #[inline]
-    pub(super) fn covers(
-        &self,
-        progress: &RequestProgress,
-        num_new: u32,
-        num_lookahead: u32,
-        num_dropped: u64,
-    ) -> bool {
-        let (start, end) = (progress.num_computed, progress.num_computed + num_new);
-        self.covers_commit(end, num_dropped)
-            && progress.num_prompt == self.num_prompt
-            && start >= self.num_prompt
-            && end + num_lookahead <= self.room
-            && end <= self.main_room
-            && progress.num_processed(start) <= self.processed
-            && num_new <= self.step
-    }
-
-    /// Whether committing `num_computed` tokens changes nothing.
-    #[inline]
-    pub(super) fn covers_commit(&self, num_computed: u32, num_dropped: u64) -> bool {
-        self.is_known
-            && self.num_dropped == num_dropped
-            && num_computed >= self.num_prompt
-            && num_computed <= self.committed
-    }
-}
 
 impl<S: Store> Call<'_, S> {
     /// How far the request can continue after `num_next` tokens. The step before left nothing to

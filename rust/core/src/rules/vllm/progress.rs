@@ -29,6 +29,11 @@ impl RequestProgress {
     pub(crate) fn num_processed(&self, num_computed: u32) -> u32 {
         num_computed.saturating_add_signed(self.num_in_flight.saturating_neg())
     }
+
+    /// Tokens that the prefill computes: all but the last known one, unless that ends the prompt.
+    pub(crate) fn prefill_end(&self) -> u32 {
+        self.num_prompt.max(self.num_tokens.saturating_sub(1))
+    }
 }
 
 /// What an allocation asks for.
@@ -63,8 +68,24 @@ pub struct AllocateArgs<'a> {
 
 impl AllocateArgs<'_> {
     /// Whether others write what is computed elsewhere, beside steps.
-    pub(super) fn is_load(&self) -> bool {
+    pub(crate) fn is_load(&self) -> bool {
         self.num_external > 0 && self.delay_commit
+    }
+
+    /// The tokens of the step, where no request is longer than `max_len`.
+    pub(crate) fn counts(&self, progress: &RequestProgress, max_len: u32) -> TokenCounts {
+        let num_local = progress.num_computed + self.num_new_computed;
+        let num_computed = num_local + self.num_external;
+        let num_main = num_computed.min(max_len) + self.num_new;
+        TokenCounts {
+            num_tokens: (num_main + self.num_lookahead).min(max_len),
+            num_main,
+            num_computed,
+            num_local,
+            num_encoder: self.num_encoder,
+            prefill_end: progress.prefill_end(),
+            is_admission: false,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! [`Checkpoints`]: at which lengths a request leaves checkpoints.
 
-use super::{Resumed, Trail};
+use super::{CheckpointTrail, ResumePoint};
 use crate::placement::{Prompt, PromptClass};
 use crate::rules::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use crate::rules::traffic::Traffic;
@@ -33,11 +33,11 @@ impl Checkpoints {
         &self,
         traffic: &Traffic,
         (client, num_tokens, last): (u16, u32, u32),
-        resumed: &Resumed<'_>,
+        resumed: &ResumePoint<'_>,
         num_left: u8,
     ) -> CheckpointPlan {
         let class = PromptClass { client, beginning: resumed.beginning(traffic) };
-        let Resumed { num_tokens: start, branch, .. } = *resumed;
+        let ResumePoint { num_tokens: start, branch, .. } = *resumed;
         let mut plan =
             traffic.plan(&self.policy, Prompt { start, num_tokens, branch, num_left, class });
         for &length in std::mem::take(&mut plan.lengths).as_slice() {
@@ -53,7 +53,7 @@ impl Checkpoints {
     }
 
     /// Why a request leaves a checkpoint after `num_computed` tokens, if it does.
-    pub(crate) fn reason(&self, trail: &Trail, num_computed: u32) -> Option<Reason> {
+    pub(crate) fn reason(&self, trail: &CheckpointTrail, num_computed: u32) -> Option<Reason> {
         let (plan, before) = trail.plan.as_ref().zip(num_computed.checked_sub(1))?;
         if self.next(plan, before) == Some(num_computed) {
             Some(Reason::Prompt)
@@ -90,7 +90,7 @@ mod tests {
             end: true,
             ..CheckpointPlan::default()
         };
-        let trail = Trail { plan: Some(plan), loaded: 336, ..Trail::default() };
+        let trail = CheckpointTrail { plan: Some(plan), loaded: 336, ..CheckpointTrail::default() };
         let rules = checkpoints();
         let found = (0..1_100).filter_map(|at| Some((at, rules.reason(&trail, at)?)));
         let expected = [
@@ -101,7 +101,7 @@ mod tests {
             (1_088, Reason::Follow),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);
-        assert_eq!(rules.reason(&Trail::default(), 320), None, "nothing is planned");
+        assert_eq!(rules.reason(&CheckpointTrail::default(), 320), None, "nothing is planned");
     }
 
     #[test]

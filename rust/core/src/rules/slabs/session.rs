@@ -1,10 +1,10 @@
 //! What clients say of their requests: which session they belong to, and whether it goes on. Over slabs it
 //! guides what is evicted; in a fixed store eviction is vLLM's, and nothing changes.
 
-use super::KvCacheManager;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::rules::sessions::{Hint, number_of};
+use crate::rules::vllm::KvCacheManager;
 use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {

@@ -1,4 +1,4 @@
-//! [`Trail`]: what a request remembers of the checkpoints that it resumes from and leaves.
+//! [`CheckpointTrail`]: what a request remembers of the checkpoints that it resumes from and leaves.
 
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
@@ -13,7 +13,7 @@ use crate::store::Store;
 
 /// A request, as far as others may resume from it, and it from others.
 #[derive(Debug, Default)]
-pub(crate) struct Trail {
+pub(crate) struct CheckpointTrail {
     /// Where it leaves checkpoints, once that is planned.
     pub(crate) plan: Option<CheckpointPlan>,
     /// Tokens that it resumed from.
@@ -38,7 +38,7 @@ pub(crate) struct Trail {
     pub(crate) windows: Windows,
 }
 
-impl Trail {
+impl CheckpointTrail {
     /// Where it leaves checkpoints; nowhere before that is planned.
     pub(crate) fn plan(&self) -> CheckpointPlan {
         self.plan.unwrap_or_default()

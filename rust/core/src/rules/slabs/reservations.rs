@@ -2,16 +2,14 @@
 //! yet, or one of them would be preempted soon; and room for checkpoints, or they would be gone before their
 //! requests end.
 
-use super::KvCacheManager;
-use super::demand::num_missing;
-use super::progress::AllocateArgs;
 use crate::group::GroupKind;
+use crate::rules::vllm::{AllocateArgs, KvCacheManager, num_missing};
 use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {
     /// Notes that a request was admitted for its first `num_computed` tokens, with room for
     /// `num_tokens`.
-    pub(super) fn promise(&mut self, row: usize, num_computed: u32, num_tokens: u32) {
+    pub(crate) fn promise(&mut self, row: usize, num_computed: u32, num_tokens: u32) {
         let handle = self.engine.requests.handle(row);
         self.take_back_promise(handle);
         if num_computed < num_tokens && self.store().is_slabbed() {
@@ -19,10 +17,13 @@ impl<S: Store> KvCacheManager<S> {
         }
     }
 
-    /// Blocks by pool that a prompt which is admitted leaves to others than `row`: what was
-    /// promised to them and is not theirs yet. Room for a checkpoint of each counts where that is
-    /// worth more than to run one more.
-    pub(super) fn num_left_to_others(&mut self, row: usize) -> Vec<u64> {
+    /// Blocks by pool that the admission of a whole prompt leaves to other requests than `row`: those that were
+    /// promised to them and that they do not hold yet. Room for a checkpoint of each is added where that is worth
+    /// more than to run one more request.
+    pub(crate) fn left_to_others(&mut self, row: usize, args: &AllocateArgs<'_>) -> Vec<u64> {
+        if !args.full_sequence_must_fit || !self.store().is_slabbed() {
+            return Vec::new();
+        }
         let mut missing = vec![0; self.store().num_pools() as usize];
         if let Some(keeper) = self.keeper.as_ref().filter(|_| self.config.checkpoints.is_some()) {
             let running = self.engine.requests.taken();
@@ -58,13 +59,13 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Blocks that a call leaves to others. Where no other request holds any, a load has none to leave them to.
-    pub(super) fn reserved_blocks(&self, row: usize, args: &AllocateArgs<'_>) -> u64 {
+    pub(crate) fn reserved_blocks(&self, row: usize, args: &AllocateArgs<'_>) -> u64 {
         let is_load = args.is_load() && self.store().is_slabbed();
         if is_load && !self.others_hold_blocks(row) { 0 } else { args.reserved_blocks }
     }
 
     /// Takes a promise back: the request waits for its client, maybe for long.
-    pub(super) fn take_back_promise(&mut self, handle: u64) {
+    pub(crate) fn take_back_promise(&mut self, handle: u64) {
         self.promised.retain(|&(other, _)| other != handle);
     }
 }

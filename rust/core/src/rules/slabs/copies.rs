@@ -2,12 +2,11 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::KvCacheManager;
-use super::call::Call;
 use crate::engine::BlockCopy;
 use crate::engine::cache::Cache;
 use crate::error::Error;
 use crate::ids::{BlockId, PoolId, SlabId};
+use crate::rules::vllm::{Call, KvCacheManager};
 use crate::store::{EvictionOrder, SlabStore, Store};
 
 impl<S: Store> KvCacheManager<S> {
@@ -94,7 +93,7 @@ impl<S: Store> KvCacheManager<S> {
 impl<S: Store> Call<'_, S> {
     /// Whether what the call just found no room for fits without the copies that no request resumes
     /// from.
-    pub(super) fn fits_without_copies(&mut self, kept: i64) -> bool {
+    pub(crate) fn fits_without_copies(&mut self, kept: i64) -> bool {
         let kept = kept.max(0).cast_unsigned();
         let reserved = self.cache.reserve();
         let unused = num_slabs_of_unused(self.cache);
@@ -110,7 +109,7 @@ impl<S: Store> Call<'_, S> {
 
     /// Does without the checkpoint that was last to be copied in this step, so that a running
     /// request gets its room. Returns whether there was one that no request resumes from.
-    pub(super) fn give_up_latest_copies(&mut self) -> Result<bool, Error> {
+    pub(crate) fn give_up_latest_copies(&mut self) -> Result<bool, Error> {
         let last = self.cache.outbox.copies.iter().rposition(|copy| is_unused(self.cache, copy));
         let Some(mut at) = last else { return Ok(false) };
         // The copies of one checkpoint follow each other, by group.

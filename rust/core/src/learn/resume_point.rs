@@ -1,4 +1,4 @@
-//! [`Resumed`]: the hit that a prompt resumes from, and how the prompt begins because of that.
+//! [`ResumePoint`]: the hit that a prompt resumes from, and how the prompt begins because of that.
 
 use crate::digest::Digest;
 use crate::engine::cache::Cache;
@@ -10,7 +10,7 @@ use crate::store::Store;
 
 /// The hit that a prompt resumes from.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Resumed<'a> {
+pub(crate) struct ResumePoint<'a> {
     /// Its tokens.
     pub(crate) num_tokens: u32,
     /// Attention blocks go on up to here, but no checkpoint is there; 0 if that is not so.
@@ -19,7 +19,7 @@ pub(crate) struct Resumed<'a> {
     pub(crate) blocks: &'a [Vec<BlockId>],
 }
 
-impl Resumed<'_> {
+impl ResumePoint<'_> {
     /// How the prompt begins.
     pub(crate) fn beginning(&self, traffic: &Traffic) -> Beginning {
         let checkpoint = traffic.counted().and_then(|group| self.blocks.get(group)?.last());

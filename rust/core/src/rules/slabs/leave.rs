@@ -4,25 +4,26 @@
 //! A state stays in one block for life, so a copy is made before a step that writes on: of the state
 //! after all tokens scheduled before, whether or not their step has ended.
 
-use super::KvCacheManager;
-use super::call::Call;
-use super::config::ManagerConfig;
-use super::progress::RequestProgress;
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
+use crate::learn::{Reason, ResumePoint};
 use crate::rules::checkpoint_policy::CheckpointPlan;
-use crate::rules::slabs::{Reason, Resumed};
+use crate::rules::vllm::{Call, KvCacheManager, ManagerConfig, RequestProgress};
 use crate::store::{EvictionOrder, Store};
 
 impl<S: Store> KvCacheManager<S> {
     /// Plans where a request leaves checkpoints that starts after `start` tokens without a look-up.
-    pub(super) fn plan_checkpoints(&mut self, row: usize, num_prompt: u32, start: u32) {
-        self.plan_from(row, num_prompt, &Resumed { num_tokens: start, ..Resumed::default() });
+    pub(crate) fn plan_checkpoints(&mut self, row: usize, num_prompt: u32, start: u32) {
+        self.plan_from(
+            row,
+            num_prompt,
+            &ResumePoint { num_tokens: start, ..ResumePoint::default() },
+        );
     }
 
     /// Plans where a request leaves checkpoints that resumes from a hit.
-    pub(super) fn plan_from(&mut self, row: usize, num_prompt: u32, resumed: &Resumed<'_>) {
+    pub(crate) fn plan_from(&mut self, row: usize, num_prompt: u32, resumed: &ResumePoint<'_>) {
         let Some((rules, keeper)) = self.config.checkpoint_rules().zip(self.keeper.as_ref()) else {
             return;
         };
@@ -48,7 +49,7 @@ impl<S: Store> KvCacheManager<S> {
     ) -> Result<u32, Error> {
         let row = self.engine.requests.row(handle)?;
         self.engine.requests.rows[row].rest.next_checkpoint = None;
-        let prefill_end = progress.num_prompt.max(progress.num_tokens.saturating_sub(1));
+        let prefill_end = progress.prefill_end();
         // Windows need no copy, and so no chunk that ends before it.
         let rules = self.config.checkpoint_rules().filter(|_| self.config.has_states());
         let Some(rules) = rules.filter(|_| start < prefill_end) else { return Ok(end) };
@@ -117,12 +118,12 @@ impl<S: Store> KvCacheManager<S> {
 
 impl ManagerConfig {
     /// Whether some group keeps states whose copies are checkpoints.
-    pub(super) fn has_states(&self) -> bool {
+    pub(crate) fn has_states(&self) -> bool {
         self.groups.iter().any(|group| group.kind.is_aligned())
     }
 
     /// Whether some group keeps states for drafts.
-    pub(super) fn has_drafts(&self) -> bool {
+    pub(crate) fn has_drafts(&self) -> bool {
         self.groups.iter().any(|group| group.kind.num_speculative() > 0)
     }
 
@@ -133,7 +134,7 @@ impl ManagerConfig {
     }
 
     /// The first length from `num_tokens` on at which the copy that follows the generation moves.
-    pub(super) fn next_move(&self, plan: &CheckpointPlan, num_tokens: u32) -> u32 {
+    pub(crate) fn next_move(&self, plan: &CheckpointPlan, num_tokens: u32) -> u32 {
         match &self.checkpoints {
             Some(policy) if plan.end => {
                 let every = policy.follow_period(self.hit_alignment());
@@ -147,7 +148,7 @@ impl ManagerConfig {
 
 impl<S: Store> Call<'_, S> {
     /// Takes note of where the prompt of a request that is being admitted leaves earlier ones.
-    pub(super) fn observe(&mut self) {
+    pub(crate) fn observe(&mut self) {
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         let trail = &mut self.request.trail;
         let unit = self.config.hash_block_size;
@@ -164,7 +165,7 @@ impl<S: Store> Call<'_, S> {
 
     /// Whether what the next step writes on is a state worth a copy. The copy is a part of the
     /// call's demand then.
-    pub(super) fn plan_copies(&mut self) -> Option<Reason> {
+    pub(crate) fn plan_copies(&mut self) -> Option<Reason> {
         let rules = self.config.checkpoint_rules()?;
         let at = self.progress.num_computed;
         if !self.config.has_states()
@@ -208,13 +209,13 @@ impl<S: Store> Call<'_, S> {
 
     /// Does without the copies that were planned: there is no room for them. Returns how many they
     /// were.
-    pub(super) fn cancel_copies(&mut self) -> u64 {
+    pub(crate) fn cancel_copies(&mut self) -> u64 {
         let tables = self.tables.iter_mut();
         tables.map(|table| u64::from(table.take_copy_source().is_some())).sum()
     }
 
     /// Lets the states be found that are about to be copied; the copies take the keys over.
-    pub(super) fn key_copies(&mut self, reason: Reason) -> Result<(), Error> {
+    pub(crate) fn key_copies(&mut self, reason: Reason) -> Result<(), Error> {
         let at = self.progress.num_computed;
         if let Some(plan) = &mut self.request.trail.plan {
             plan.num_taken += u32::from(reason == Reason::Prompt);
@@ -240,7 +241,7 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// A state is kept in a block from now on.
-    pub(super) fn note_left(&mut self, group: usize, block: BlockId) {
+    pub(crate) fn note_left(&mut self, group: usize, block: BlockId) {
         let at = self.progress.num_computed;
         let trail = &mut self.request.trail;
         let Some(keeper) = self.keeper.as_deref_mut().filter(|_| trail.plan.is_some()) else {
@@ -250,22 +251,23 @@ impl<S: Store> Call<'_, S> {
             trail.leave(&mut keeper.traffic, block, at);
             trail.lengths.push(at);
         }
-        self.checkpoint = Some(at);
+        self.slabs.checkpoint = Some(at);
     }
 
     /// A request that is being admitted resumes from a copy of a block.
-    pub(super) fn note_used(&mut self, group: usize, block: BlockId) {
+    pub(crate) fn note_used(&mut self, group: usize, block: BlockId) {
         let num_tokens = self.tables[group].moving().last_kept;
         let Some(keeper) = self.keeper.as_deref_mut() else { return };
         if keeper.traffic.counts(group) {
             self.request.trail.resume_state(&mut keeper.traffic, block, num_tokens);
         }
-        self.checkpoint = Some(num_tokens);
+        self.slabs.checkpoint = Some(num_tokens);
     }
 
     /// Gives the checkpoint that the call uses or leaves its priority, if it does either.
-    pub(super) fn score_checkpoint(&mut self) {
-        let (Some(keeper), Some(at)) = (self.keeper.as_deref(), self.checkpoint.take()) else {
+    pub(crate) fn score_checkpoint(&mut self) {
+        let (Some(keeper), Some(at)) = (self.keeper.as_deref(), self.slabs.checkpoint.take())
+        else {
             return;
         };
         let (trail, num_computed) = (&self.request.trail, self.progress.num_computed);
@@ -288,14 +290,14 @@ impl<S: Store> Call<'_, S> {
 
     /// As [`Call::drop_uncomputed`], for a request that has computed something: one can be preempted in the step that it
     /// was scheduled in. One that has computed nothing is given up as a whole, and what it entered was computed.
-    pub(super) fn drop_unwritten(&mut self) {
+    pub(crate) fn drop_unwritten(&mut self) {
         if self.progress.num_computed > 0 {
             self.drop_uncomputed();
         }
     }
 
     /// Drops the keys of blocks that were entered for tokens which are not computed after all.
-    pub(super) fn drop_uncomputed(&mut self) {
+    pub(crate) fn drop_uncomputed(&mut self) {
         let at = self.progress.num_computed;
         if !self.cache.enable_caching {
             return;
@@ -317,7 +319,7 @@ impl<S: Store> Call<'_, S> {
 
     /// Keeps the states of a request that ends, or is preempted, in the blocks that they are in. Where checkpoints are
     /// kept apart, copies are. What is computed is exact: a step in flight ends before anybody reads them.
-    pub(super) fn keep_states(&mut self) -> Result<(), Error> {
+    pub(crate) fn keep_states(&mut self) -> Result<(), Error> {
         let at = self.progress.num_computed;
         let Some(rules) = self.config.checkpoint_rules() else { return Ok(()) };
         if !self.config.has_states()

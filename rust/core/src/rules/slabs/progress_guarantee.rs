@@ -12,14 +12,12 @@
 //!   other is admitted next to it, until it waits for its client. It starts on a slab only where the pool's
 //!   slabs have no room left but what it holds itself: what is cached in them goes first.
 
-use super::KvCacheManager;
-use super::lookup::{ComputedBlocks, Explained};
-use super::progress::RequestProgress;
 use crate::engine::GroupBlocks;
 use crate::error::Error;
 use crate::group::{Group, GroupKind};
+use crate::learn::ResumePoint;
 use crate::rules::keeper::Keeper;
-use crate::rules::slabs::Resumed;
+use crate::rules::vllm::{ComputedBlocks, Explained, KvCacheManager, RequestProgress};
 use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {
@@ -127,13 +125,13 @@ impl<S: Store> KvCacheManager<S> {
             .sum()
     }
 
-    pub(super) fn groups(&self) -> impl Iterator<Item = (&Group, Option<u32>)> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (&Group, Option<u32>)> {
         let caps = self.config.groups.iter().map(|group| group.admission_cap);
         self.engine.cache.groups.iter().zip(caps)
     }
 
     /// Whether a request that holds nothing yet must wait for another one, which runs alone.
-    pub(super) fn must_wait(&self, row: usize) -> bool {
+    pub(crate) fn must_wait(&self, row: usize) -> bool {
         let Some(alone) = &self.alone else { return false };
         let requests = &self.engine.requests;
         requests.find(alone).is_some_and(|handle| {
@@ -142,12 +140,12 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Whether the request that is to run alone is still known.
-    pub(super) fn runs_alone(&self) -> bool {
+    pub(crate) fn runs_alone(&self) -> bool {
         self.alone.as_ref().is_some_and(|alone| self.engine.requests.find(alone).is_some())
     }
 
     /// Notes that a request could not grow. If no other holds blocks it runs alone from now on.
-    pub(super) fn note_stuck(&mut self, row: usize) {
+    pub(crate) fn note_stuck(&mut self, row: usize) {
         if !self.store().is_slabbed() || !self.holds_blocks(row) {
             return;
         }
@@ -176,22 +174,22 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Whether the request of a row is to run alone.
-    pub(super) fn is_alone(&self, row: usize) -> bool {
+    pub(crate) fn is_alone(&self, row: usize) -> bool {
         self.alone.as_ref() == Some(&self.engine.requests.rows[row].id)
     }
 
     /// Whether another request than that of a row holds blocks.
-    pub(super) fn others_hold_blocks(&self, row: usize) -> bool {
+    pub(crate) fn others_hold_blocks(&self, row: usize) -> bool {
         self.engine.requests.taken().any(|other| other != row && self.holds_blocks(other))
     }
 
-    pub(super) fn holds_blocks(&self, row: usize) -> bool {
+    pub(crate) fn holds_blocks(&self, row: usize) -> bool {
         self.engine.requests.tables(row).iter().any(|table| !table.blocks.is_empty())
     }
 }
 
 /// A hit, as what a prompt resumes from. Where attention blocks go on behind it, no checkpoint is there.
-fn resumed(hit: &ComputedBlocks) -> Resumed<'_> {
+fn resumed(hit: &ComputedBlocks) -> ResumePoint<'_> {
     let branch = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
-    Resumed { num_tokens: hit.num_tokens, branch, blocks: &hit.blocks }
+    ResumePoint { num_tokens: hit.num_tokens, branch, blocks: &hit.blocks }
 }
