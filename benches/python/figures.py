@@ -33,7 +33,7 @@ from hybrid_blocks.tools.replay import (
     replay,
     request_limits,
 )
-from hybrid_blocks.tools.replay.shares import read_shares
+from hybrid_blocks.tools.replay.cache import read_shares
 from hybrid_blocks.tools.trace import read_trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from public_data import DATA

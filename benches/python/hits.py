@@ -32,10 +32,10 @@ from hybrid_blocks.tools.replay import (
     replay,
     request_limits,
 )
-from hybrid_blocks.tools.replay.errors import RefusedRequestError
+from hybrid_blocks.tools.replay.cache import SharedCache, share_text
+from hybrid_blocks.tools.replay.config import RefusedRequestError
 from hybrid_blocks.tools.replay.limits import Refusal, RequestLimit, find_too_large
-from hybrid_blocks.tools.replay.shares import SharedCache, share_text
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace, read_trace
 from loads import generate
 

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
-from hybrid_blocks.tools.replay import Engine, EngineConfig, ManagerName, make_manager
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName, VirtualEngine, make_manager
 from hybrid_blocks.tools.replay.cache import plan_cache
 from hybrid_blocks.tools.replay.managers.vllm_adapter import VllmReplayAdapter
 from hybrid_blocks.tools.trace import read_trace
@@ -113,5 +113,5 @@ def hits_of_replay(
     trace = read_trace(traffic, on_error="skip").head(len(arrival))
     trace = dataclasses.replace(trace, arrival=np.asarray(arrival, dtype=np.float64))
     hits = [0] * len(trace)
-    Engine(trace, manager, cache, config, on_hit=hits.__setitem__).run()
+    VirtualEngine(trace, manager, cache, config, on_hit=hits.__setitem__).run()
     return hits

@@ -7,9 +7,8 @@ import msgspec
 import numpy as np
 from hybrid_blocks.tools.replay.cache import Cache
 from hybrid_blocks.tools.replay.clock import Timeline
-from hybrid_blocks.tools.replay.compare import compare
 from hybrid_blocks.tools.replay.config import EngineConfig
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay.run import Variant, compare
 from hybrid_blocks.tools.trace import Trace
 
 LEARNING: Final = 300

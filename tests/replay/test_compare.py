@@ -20,13 +20,12 @@ from hybrid_blocks.tools.replay import (
     replay,
     request_limits,
 )
-from hybrid_blocks.tools.replay import compare as compare_module
-from hybrid_blocks.tools.replay.compare import compare
-from hybrid_blocks.tools.replay.errors import RefusedRequestError
+from hybrid_blocks.tools.replay import run as run_module
+from hybrid_blocks.tools.replay.cache import SharedCache, read_shares
+from hybrid_blocks.tools.replay.config import RefusedRequestError
 from hybrid_blocks.tools.replay.limits import LeftOut, RequestLimit
 from hybrid_blocks.tools.replay.places import PlaceCount
-from hybrid_blocks.tools.replay.shares import SharedCache, read_shares
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay.run import Variant, compare
 from hybrid_blocks.tools.trace import Trace, generate_workload, shared_prefixes
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from loads import generate
@@ -216,7 +215,7 @@ def test_what_one_manager_refuses_though_its_limit_allows_it_is_left_out_of_all(
             raise RefusedRequestError(longest, "it does not fit after all")
         return replay(*arguments, refused=refused, **options)
 
-    monkeypatch.setattr(compare_module, "replay", refusing)
+    monkeypatch.setattr(run_module, "replay", refusing)
     variants = [Variant(), Variant(placement="none")]
     runs = compare(trace, cache, variants, ENGINE)
     length = int(trace.total_tokens[longest])

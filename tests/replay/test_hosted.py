@@ -10,15 +10,14 @@ import pytest
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
-from hybrid_blocks.tools.replay import Cache, Engine, EngineConfig, ManagerName, make_manager
+from hybrid_blocks.tools.replay import Cache, EngineConfig, ManagerName, VirtualEngine, make_manager
 from hybrid_blocks.tools.replay.cache import plan_cache
 from hybrid_blocks.tools.replay.hosted import (
     BYTES_A_SECOND,
-    HostedEngine,
     HostedManager,
     make_hosted,
 )
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from typer.testing import CliRunner
@@ -55,15 +54,15 @@ def cache_of(model: str, memory: int, tp: int = 1) -> Cache:
 
 def over_host(
     trace: Trace, cache: Cache, config: EngineConfig
-) -> tuple[HostedEngine, HostedManager]:
+) -> tuple[VirtualEngine, HostedManager]:
     options = replace(Variant().options(trace, cache), host_bytes=LARGE)
     manager = make_hosted(cache, config, options)
-    engine = HostedEngine(trace, manager, cache, config)
+    engine = VirtualEngine(trace, manager, cache, config)
     engine.run()
     return engine, manager
 
 
-def hits(engine: Engine) -> list[int]:
+def hits(engine: VirtualEngine) -> list[int]:
     return engine.timeline.hit_tokens.tolist()
 
 
@@ -71,10 +70,10 @@ def hits(engine: Engine) -> list[int]:
 def test_a_request_finds_in_host_memory_what_a_large_device_would_hold(model: str) -> None:
     trace, small, large = turns(), cache_of(model, MODELS[model]), cache_of(model, LARGE)
 
-    def on_device(cache: Cache) -> Engine:
+    def on_device(cache: Cache) -> VirtualEngine:
         options = Variant().options(trace, cache)
         manager = make_manager(ManagerName.RUST, cache, CONFIG, rust=options)
-        engine = Engine(trace, manager, cache, CONFIG)
+        engine = VirtualEngine(trace, manager, cache, CONFIG)
         engine.run()
         return engine
 

@@ -10,12 +10,12 @@ from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import (
     Cache,
-    Engine,
     EngineConfig,
     ManagerName,
     ReplayError,
     Result,
     RustOptions,
+    VirtualEngine,
     VllmOptions,
     make_manager,
     model_cache,
@@ -106,7 +106,7 @@ def test_attention_and_states_fill_the_memory_together() -> None:
         builder.add([builder.fresh(300)], arrival=0, prompt_tokens=200, output_tokens=100)
     cache = made("Qwen3.5-27B", 8)
     manager = make_manager(ManagerName.RUST, cache, EngineConfig(watermark=0.0))
-    engine = Engine(builder.build(), manager, cache, EngineConfig(watermark=0.0))
+    engine = VirtualEngine(builder.build(), manager, cache, EngineConfig(watermark=0.0))
     engine.run()
     assert engine.full_load.steps > 100
     assert engine.full_load.memory_efficiency is not None
@@ -144,7 +144,7 @@ def test_a_manager_that_refuses_though_there_is_room_is_noticed(
 
     monkeypatch.setattr(manager, "allocate", allocate_alone)
     monkeypatch.setattr(manager, "free", free_and_forget)
-    engine = Engine(chat(20), manager, cache, config)
+    engine = VirtualEngine(chat(20), manager, cache, config)
     engine.run()
     assert engine.counters.peak_running == 1
     assert engine.full_load.needless_waits == engine.full_load.steps > 100

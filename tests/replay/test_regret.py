@@ -5,9 +5,9 @@ import math
 import pytest
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import EngineConfig, model_cache
+from hybrid_blocks.tools.replay.cache import SharedCache
 from hybrid_blocks.tools.replay.clock import Timeline
-from hybrid_blocks.tools.replay.shares import SharedCache
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from hybrid_blocks.tools.trace.workloads import KINDS

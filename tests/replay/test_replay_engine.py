@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 from hybrid_blocks.tools.replay import (
-    Engine,
     EngineConfig,
     ManagerName,
     ReplayError,
+    VirtualEngine,
     block_cache,
     make_manager,
     replay,
 )
-from hybrid_blocks.tools.replay.clock import StepTime
+from hybrid_blocks.tools.replay.config import StepTime
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from hypothesis import given, settings
@@ -35,9 +35,9 @@ def made(*requests: tuple[int, int, float], shared: int = 0) -> Trace:
 
 def watched(
     trace: Trace, num_blocks: int, config: EngineConfig, block_size: int = 16
-) -> tuple[Engine, WatchedManager]:
+) -> tuple[VirtualEngine, WatchedManager]:
     manager = WatchedManager(num_blocks, block_size, config)
-    engine = Engine(trace, manager, block_cache(num_blocks, block_size), config)
+    engine = VirtualEngine(trace, manager, block_cache(num_blocks, block_size), config)
     engine.run()
     assert manager.steps == len(engine.meter.steps)
     return engine, manager
@@ -49,12 +49,12 @@ def made_engine(
     config: EngineConfig,
     block_size: int = 16,
     name: ManagerName = ManagerName.RUST,
-) -> Engine:
+) -> VirtualEngine:
     cache = block_cache(num_blocks, block_size)
-    return Engine(trace, make_manager(name, cache, config), cache, config)
+    return VirtualEngine(trace, make_manager(name, cache, config), cache, config)
 
 
-def assert_served(trace: Trace, engine: Engine, manager: WatchedManager) -> None:
+def assert_served(trace: Trace, engine: VirtualEngine, manager: WatchedManager) -> None:
     """Every request has exactly its tokens, and nothing is left behind."""
     assert engine.counters.finished == len(trace)
     assert engine.counters.prompt_tokens == trace.prompt_tokens.sum()

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.replay import EngineConfig, RustOptions, block_cache
+from hybrid_blocks.tools.replay.manager import WrappedManager
 from hybrid_blocks.tools.replay.managers.rust import make_rust
-from hybrid_blocks.tools.replay.managers.wrapped import WrappedManager
 
 
 @dataclass

@@ -14,9 +14,8 @@ from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName, block_cache, model_cache
 from hybrid_blocks.tools.replay.cache import Cache
-from hybrid_blocks.tools.replay.compare import Runs, compare
-from hybrid_blocks.tools.replay.film import MOST_FRAMES, MOST_TILES, Lookup, Thinned
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay.managers.filmed import MOST_FRAMES, MOST_TILES, Lookup, Thinned
+from hybrid_blocks.tools.replay.run import Runs, Variant, compare
 from hybrid_blocks.tools.trace import Trace, generate_workload, measure_sharing
 from hybrid_blocks.tools.view.page import html_of
 from hybrid_blocks.tools.view.replay_page import ReplayPage, head

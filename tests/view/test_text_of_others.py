@@ -14,8 +14,7 @@ from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import EngineConfig, model_cache
-from hybrid_blocks.tools.replay.compare import compare
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay.run import Variant, compare
 from hybrid_blocks.tools.trace import read_trace
 from hybrid_blocks.tools.view.controls import Controls, plan
 from hybrid_blocks.tools.view.page import safe

@@ -10,10 +10,11 @@ from hybrid_blocks.model import load_model
 from hybrid_blocks.offload.region import Header, Region
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.tools.replay import Cache, EngineConfig, model_cache
-from hybrid_blocks.tools.replay.clock import Arrivals, StepTime
-from hybrid_blocks.tools.replay.hosted import HostedEngine, make_hosted
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay import Cache, EngineConfig, VirtualEngine, model_cache
+from hybrid_blocks.tools.replay.clock import Arrivals
+from hybrid_blocks.tools.replay.config import StepTime
+from hybrid_blocks.tools.replay.hosted import make_hosted
+from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import VARIABLE, Level
@@ -201,7 +202,7 @@ def replayed_hits(trace: Trace, model: str, host_bytes: int) -> int:
     cache = cache_of(model, trace)
     options = Variant(host_bytes=host_bytes).options(trace, cache)
     manager = make_hosted(cache, CONFIG, options)
-    engine = HostedEngine(trace, manager, cache, CONFIG)
+    engine = VirtualEngine(trace, manager, cache, CONFIG)
     engine.run()
     return int(engine.counters.hit_tokens)
 

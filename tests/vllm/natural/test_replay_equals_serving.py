@@ -11,9 +11,9 @@ from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.tools.replay import EngineConfig, model_cache
-from hybrid_blocks.tools.replay.engine import Engine as ReplayEngine
+from hybrid_blocks.tools.replay.engine import VirtualEngine as ReplayEngine
+from hybrid_blocks.tools.replay.manager import WrappedManager
 from hybrid_blocks.tools.replay.managers import ManagerName, make_manager
-from hybrid_blocks.tools.replay.managers.wrapped import WrappedManager
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level

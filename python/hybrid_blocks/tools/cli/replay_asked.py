@@ -14,8 +14,8 @@ from hybrid_blocks.tools.cli.values import each_once
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.report.report import check_block_size
 from hybrid_blocks.tools.replay import Cache, ManagerName, block_cache, model_cache, read_num_blocks
-from hybrid_blocks.tools.replay.shares import read_shares, share_text
-from hybrid_blocks.tools.replay.variant import Variant
+from hybrid_blocks.tools.replay.cache import read_shares, share_text
+from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.units import parse_memory
 

@@ -13,9 +13,8 @@ from hybrid_blocks.tools.replay import (
     Result,
     VllmOptions,
 )
-from hybrid_blocks.tools.replay.compare import Runs, compare
-from hybrid_blocks.tools.replay.shares import SharedCache, share_text
-from hybrid_blocks.tools.replay.variant import Variant, make_variants
+from hybrid_blocks.tools.replay.cache import SharedCache, share_text
+from hybrid_blocks.tools.replay.run import Runs, Variant, compare, make_variants
 from hybrid_blocks.tools.trace import (
     Trace,
     measure_sharing,

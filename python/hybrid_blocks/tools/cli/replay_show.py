@@ -13,17 +13,18 @@ from hybrid_blocks.terminal import make_console, print_table, print_verdict
 from hybrid_blocks.tools.cli.command_line import made_by
 from hybrid_blocks.tools.cli.output import STDOUT, write_json
 from hybrid_blocks.tools.replay import Cache, ReplayError, Result
-from hybrid_blocks.tools.replay.compare import Runs
 from hybrid_blocks.tools.replay.plot import plot as draw
 from hybrid_blocks.tools.replay.plot import plot_hits
 from hybrid_blocks.tools.replay.report import (
     engine_text,
     left_out_text,
+    make_hits_table,
+    make_places_table,
     make_table,
     never_full_text,
+    verdict,
 )
-from hybrid_blocks.tools.replay.share_report import make_hits_table, make_places_table
-from hybrid_blocks.tools.replay.verdict import verdict
+from hybrid_blocks.tools.replay.run import Runs
 from hybrid_blocks.tools.trace import Trace
 
 

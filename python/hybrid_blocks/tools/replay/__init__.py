@@ -7,10 +7,9 @@ from hybrid_blocks.tools.replay.cache import (
     model_cache,
     read_num_blocks,
 )
-from hybrid_blocks.tools.replay.clock import StepTime, Timeline
-from hybrid_blocks.tools.replay.config import EngineConfig
-from hybrid_blocks.tools.replay.engine import Engine
-from hybrid_blocks.tools.replay.errors import ReplayError
+from hybrid_blocks.tools.replay.clock import Timeline
+from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError, StepTime
+from hybrid_blocks.tools.replay.engine import VirtualEngine
 from hybrid_blocks.tools.replay.managers import ManagerName, RustOptions, VllmOptions, make_manager
 from hybrid_blocks.tools.replay.result import Result
 from hybrid_blocks.tools.replay.run import replay, request_limits
@@ -18,7 +17,6 @@ from hybrid_blocks.tools.replay.run import replay, request_limits
 __all__ = [
     "UNBOUNDED",
     "Cache",
-    "Engine",
     "EngineConfig",
     "ManagerName",
     "ReplayError",
@@ -26,6 +24,7 @@ __all__ = [
     "RustOptions",
     "StepTime",
     "Timeline",
+    "VirtualEngine",
     "VllmOptions",
     "block_cache",
     "make_manager",

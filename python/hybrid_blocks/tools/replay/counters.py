@@ -1,10 +1,58 @@
-"""What an engine counts of its steps: once, as shares of its time, and while it is full."""
+"""Counts, times and FLOPs that an engine adds up step by step."""
 
+import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from hybrid_blocks.model import Model
+from hybrid_blocks.model.layer import Attention, FullAttention
+
+_NAMED_PARAMETERS = re.compile(r"[-_]A?(\d+(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Flops:
+    """FLOPs of computing ``n`` tokens from the start: ``linear * n + quadratic * n**2``.
+
+    Attributes:
+        linear: 2 a parameter that a token passes.
+        quadratic: scores and values of full attention, causal: twice the sum over its layers of
+            query heads times head size.
+    """
+
+    linear: float
+    quadratic: float
+
+    def of(self, num_tokens: int) -> float:
+        """Return the FLOPs of ``num_tokens`` tokens."""
+        return self.linear * num_tokens + self.quadratic * num_tokens**2
+
+
+def flops_of(model: Model) -> Flops:
+    """Estimate the FLOPs of a model.
+
+    The parameters are the active ones that its name tells (27B, 35B-A3B). A name that tells none is
+    taken for 12 * width**2 a layer, where the width is query heads times head size.
+    """
+    attention = [layer.cache for layer in model.layers if isinstance(layer.cache, Attention)]
+    widths = [(cache.query_heads or cache.kv_heads) * cache.head_dim for cache in attention]
+    named = _NAMED_PARAMETERS.findall(model.name)
+    if named:
+        parameters = float(named[-1]) * 1e9
+    else:
+        parameters = 12.0 * float(np.mean(widths or [4096])) ** 2 * model.num_layers
+    full = sum(
+        width
+        for cache, width in zip(attention, widths, strict=True)
+        if isinstance(cache, FullAttention)
+    )
+    return Flops(linear=2 * parameters, quadratic=2.0 * full)
 
 
 @dataclass(slots=True)
@@ -114,3 +162,41 @@ class FullLoad:
     def live_bytes_per_request(self) -> float | None:
         """Mean live bytes of a running request; None if no request ever waited."""
         return self.live_bytes / self.running if self.running else None
+
+
+Seconds = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int32]
+
+KINDS: Final = ("ttft", "e2e", "tpot")
+
+
+class Latencies:
+    """Virtual times of the requests of a trace, shape ``[n]`` each; NaN until it is so far.
+
+    Attributes:
+        arrived: when a request came in; a follower comes after its leader's end and the pause.
+        first_token: when its first token was sampled.
+        finished: when its last token was.
+    """
+
+    def __init__(self, output_tokens: Counts) -> None:
+        self._output_tokens = output_tokens
+        self.arrived, self.first_token, self.finished = np.full((3, len(output_tokens)), np.nan)
+
+    def of(self, kind: str) -> Seconds:
+        """Return the seconds of each request that has them, by a name of `KINDS`.
+
+        ``ttft`` is the time to the first token, and ``e2e`` to the last. ``tpot`` is the time of
+        each token after the first; a request with one token has none.
+        """
+        match kind:
+            case "ttft":
+                seconds = self.first_token - self.arrived
+            case "e2e":
+                seconds = self.finished - self.arrived
+            case _:
+                several = self._output_tokens > 1
+                spent = (self.finished - self.first_token)[several]
+                seconds = spent / (self._output_tokens[several] - 1)
+        known: Seconds = seconds[~np.isnan(seconds)]
+        return known

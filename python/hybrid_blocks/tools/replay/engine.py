@@ -1,5 +1,6 @@
 """A continuous-batching engine in virtual time."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
@@ -7,25 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.tools.replay.admission import Admission
-from hybrid_blocks.tools.replay.batch import Batch
 from hybrid_blocks.tools.replay.cache import Cache, LiveBytes
 from hybrid_blocks.tools.replay.clock import Arrivals, Timeline
-from hybrid_blocks.tools.replay.config import EngineConfig
-from hybrid_blocks.tools.replay.counters import Counters, FullLoad, Meter
-from hybrid_blocks.tools.replay.errors import RefusedRequestError
-from hybrid_blocks.tools.replay.latencies import Latencies
+from hybrid_blocks.tools.replay.config import EngineConfig, RefusedRequestError
+from hybrid_blocks.tools.replay.counters import Counters, FullLoad, Latencies, Meter, flops_of
 from hybrid_blocks.tools.replay.limits import Refusal, RequestLimit, find_too_large
 from hybrid_blocks.tools.replay.manager import ReplayManager
-from hybrid_blocks.tools.replay.requests import Requests
+from hybrid_blocks.tools.replay.requests import Batch, Int64s, Pending, Requests
 from hybrid_blocks.tools.trace import Trace
 
 _MAX_STRETCH_TOKENS = 65_536
 
-Rows = npt.NDArray[np.int64]
 
-
-class Engine:
+class VirtualEngine:
     """Runs a trace through a manager.
 
     A step serves the running requests in the order of their admission, up to the token budget. Each
@@ -34,9 +29,14 @@ class Engine:
     computes prompts in chunks, which end where the manager wants to keep a state. A request whose
     known tokens are all computed samples one.
 
+    Requests wait in the order of their arrival; a preempted one waits before all others. A request
+    is admitted if all its known tokens have room beside the watermark. A refused request keeps all
+    behind it waiting, and is tried again once blocks were given back. A request that waits for
+    another's checkpoint is passed over, and keeps its place.
+
     While the whole batch decodes and no request can join, steps are alike, and the engine keeps its
-    schedule. It looks again when a request finishes, when one arrives that could join, or when
-    memory runs out. It calls the manager in each step.
+    schedule. The schedule is made again when a request finishes, when one arrives that could join,
+    or when memory runs out. Each step calls the manager.
 
     ``on_hit`` gets each request that runs for the first time, and the number of prompt tokens that
     it found in the cache.
@@ -46,7 +46,7 @@ class Engine:
         counters: totals so far.
         meter: the manager's time, step by step.
         timeline: samples over virtual time.
-        full_load: how well memory is used while somebody waits for it.
+        full_load: how well memory is used while a request waits for it.
         latencies: when each request arrived, had its first token, and was finished.
         too_large: the requests that are left out: those over any of ``limits``, by default the
             manager's own, and those that a manager ``refused`` when it tried.
@@ -92,24 +92,19 @@ class Engine:
         self.latencies = Latencies(trace.output_tokens)
         self._requests = Requests(trace, manager, self.meter)
         self._batch = Batch(config.max_num_seqs)
-        self._admission = Admission(
-            manager=manager,
-            cache=cache,
-            config=config,
-            requests=self._requests,
-            batch=self._batch,
-            counters=self.counters,
-            timeline=self.timeline,
-            meter=self.meter,
-            on_hit=on_hit,
-        )
+        self._on_hit = on_hit
+        self._waiting: deque[int] = deque()
+        self._block_size = cache.geometry.hash_block_size
+        self._flops = flops_of(cache.model) if cache.model else None
+        self._is_refused = False
+        self._live_when_refused: tuple[int, ...] = ()
 
     def run(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
         """Serve every request; ``on_progress`` gets the number of finished ones when it changes."""
         done = 0
         while done < self._num_requests:
             self._arrive()
-            if self._batch or self._admission:
+            if self._batch or self._waiting:
                 self._step()
             elif self._arrivals.next_time < float("inf"):
                 self.now = self._arrivals.next_time
@@ -125,7 +120,7 @@ class Engine:
                 self._arrivals.finish(request, self.now)
             else:
                 self.latencies.arrived[request] = self._arrivals.due[request]
-                self._admission.arrive(request)
+                self._waiting.append(request)
 
     def _step(self) -> None:
         served, admitted = None, None
@@ -145,15 +140,15 @@ class Engine:
         if self.counters.preemptions == preemptions:
             if not admitted:
                 running = len(self._batch)
-                admitted = self._admission.admit(self._budget_beside(chunks))
+                admitted = self._admit(self._budget_beside(chunks))
             rows = np.concatenate((rows, np.arange(running, len(self._batch))))
             chunks = np.concatenate((chunks, np.array(admitted, dtype=np.int32)))
         scheduled = self._batch.computed.copy()
         scheduled[rows] += chunks
-        needless = self._admission.waits_needlessly(scheduled)
+        needless = self._waits_needlessly(scheduled)
         self._compute(rows, chunks)
         has_preempted = self.counters.preemptions > preemptions
-        if has_preempted or self._admission.is_short_of_memory:
+        if has_preempted or self._is_short_of_memory:
             self._sample_memory(len(self._batch), 1, needless=needless)
         self._sample()
         self._finish()
@@ -162,7 +157,7 @@ class Engine:
     def _budget_beside(self, chunks: Counts) -> int:
         return self.config.max_num_batched_tokens - int(chunks.sum())
 
-    def _schedule(self) -> tuple[Rows, Counts]:
+    def _schedule(self) -> tuple[Int64s, Counts]:
         """Return which requests compute how many tokens, as far as the budget goes."""
         batch, budget = self._batch, self.config.max_num_batched_tokens
         chunks = batch.known - batch.computed
@@ -178,7 +173,7 @@ class Engine:
         rows = np.flatnonzero(chunks > 0)
         return rows, chunks[rows].astype(np.int32)
 
-    def _make_room(self, rows: Rows, chunks: Counts, served: int) -> tuple[Rows, Counts]:
+    def _make_room(self, rows: Int64s, chunks: Counts, served: int) -> tuple[Int64s, Counts]:
         """Allocate for the scheduled requests from ``served`` on; return those that are left.
 
         None are where a request that runs alone has no room, once: what is held for copies comes
@@ -201,7 +196,7 @@ class Engine:
                     f"{self._batch.known[0]} in {self._manager.num_blocks:,} "
                     f"{self._manager.unit.name}s",
                 )
-            self._admission.preempt_last()
+            self._preempt_last()
             kept = int(np.searchsorted(rows, len(self._batch)))
             rows, chunks = rows[:kept], chunks[:kept]
         self._has_idled = False
@@ -215,10 +210,11 @@ class Engine:
             chunks[at] = self.meter.call(self._manager.chunk, handle, start, chunk)
         return int(chunks[at]) < chunk
 
-    def _compute(self, rows: Rows, chunks: Counts) -> None:
+    def _compute(self, rows: Int64s, chunks: Counts) -> None:
         """Spend the time of one step, in which the requests in ``rows`` advance."""
         batch = self._batch
         batch.computed[rows] += chunks
+        self.now += self._manager.take_load_seconds()
         self.now += self.config.step_time.seconds(
             prefill_tokens=int(chunks.sum()) - len(chunks),
             sequences=len(chunks),
@@ -235,7 +231,7 @@ class Engine:
             self.counters.output_tokens += len(sampling)
             self._note_first_tokens(batch.request[sampling], self.now)
 
-    def _note_first_tokens(self, sampled: Rows, now: float) -> None:
+    def _note_first_tokens(self, sampled: Int64s, now: float) -> None:
         """Note the time of requests that have sampled their first token."""
         first = self.latencies.first_token
         first[sampled[np.isnan(first[sampled])]] = now
@@ -255,12 +251,138 @@ class Engine:
                 self._arrivals.finish(request, self.now)
             self.counters.finished += int(finished.sum())
             self._batch.keep(~finished)
-            self._admission.retry()
+            self._is_refused = False
 
     def _sample(self) -> None:
         used = self._manager.num_blocks - self._manager.num_free_blocks
-        self.timeline.add(self.now, used, len(self._batch), len(self._admission))
+        self.timeline.add(self.now, used, len(self._batch), len(self._waiting))
         self._on_sample(self.now, self._batch.handle)
+
+    # --- the waiting queue ------------------------------------------------
+
+    @property
+    def _is_short_of_memory(self) -> bool:
+        """Whether the first that waits was refused for want of memory."""
+        return self._is_refused and bool(self._waiting)
+
+    def _waits_needlessly(self, computed: Int64s) -> bool:
+        """Return whether the first that waits was refused though its known tokens have room.
+
+        ``computed`` tokens of each running request are computed or have room already; to be asked
+        before the step in which they are computed gives anything back.
+        """
+        if not self._is_short_of_memory:
+            return False
+        known = self._requests.register(self._waiting[0]).known
+        total = self._batch.known
+        rows = np.flatnonzero(total - computed > 1)
+        under_way = list(zip(computed[rows].tolist(), total[rows].tolist(), strict=True))
+        return self._manager.could_hold(known, under_way) is True
+
+    @property
+    def _is_awaited(self) -> bool:
+        """Whether a request waits and was not refused."""
+        return bool(self._waiting) and not self._is_refused and self._is_open
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether a request that arrives now, or waits already, could join the batch."""
+        return not self._is_full and len(self._batch) < self.config.max_num_seqs
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the first was refused and would be again, as far as that is known without a try.
+
+        No pool has fewer live blocks than then, and no blocks were promised to prompts under way.
+        Such prompts may need fewer than were promised.
+        """
+        if self._manager.looks_again or not self._is_refused or not self._live_when_refused:
+            return False
+        live = self._manager.num_live_blocks
+        return all(now >= then for now, then in zip(live, self._live_when_refused, strict=True))
+
+    def _preempt_last(self) -> None:
+        """Take the request admitted last out of the batch and queue it before all others."""
+        row = self._batch.pop()
+        self.meter.call(self._manager.preempt, np.array([row["handle"]]))
+        self._requests.preempt(row["request"], row["handle"], row["known"], row["computed"])
+        self._waiting.appendleft(row["request"])
+        self.counters.preemptions += 1
+        self._is_refused = False
+
+    def _admit(self, budget: int) -> list[int]:
+        """Admit what fits into ``budget`` tokens; return the first chunk of each request."""
+        chunks: list[int] = []
+        passed_over: list[int] = []
+        while self._waiting and budget > 0 and self._is_open:
+            self._is_refused = False
+            request = self._waiting[0]
+            state = self._requests.register(request)
+            if self.meter.call(self._manager.waits_for_checkpoint, state.handle):
+                passed_over.append(self._waiting.popleft())
+                continue
+            matched = self.meter.call(self._manager.match_prefix, state.handle)
+            chunk = self._first_chunk(state, matched, budget)
+            if chunk == 0:
+                break
+            if not self._allocate(state, chunk):
+                if self._batch:
+                    self._refuse()
+                    break
+                # Alone it may fit without holding what was hit beside its own state.
+                matched, chunk = 0, self._first_chunk(state, 0, budget)
+                if not self._allocate(state, chunk):
+                    raise self._hopeless(request, state)
+            self._waiting.popleft()
+            self._start(request, state, matched)
+            chunks.append(chunk)
+            budget -= chunk
+        self._waiting.extendleft(reversed(passed_over))
+        self.counters.peak_running = max(self.counters.peak_running, len(self._batch))
+        return chunks
+
+    def _refuse(self) -> None:
+        self._is_refused = True
+        under_way = bool((self._batch.known - self._batch.computed > 1).any())
+        self._live_when_refused = () if under_way else self._manager.num_live_blocks
+
+    def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
+        most = min(state.known - matched, budget)
+        return self.meter.call(self._manager.chunk, state.handle, matched, most)
+
+    def _allocate(self, state: Pending, chunk: int) -> bool:
+        handles, chunks = np.array([state.handle]), np.array([chunk], dtype=np.int32)
+        return self.meter.call(self._manager.allocate, handles, chunks) == 1
+
+    def _hopeless(self, request: int, state: Pending) -> RefusedRequestError:
+        return RefusedRequestError(
+            request,
+            f"request {request} of {state.known} known tokens cannot be admitted into "
+            f"{self._manager.num_free_blocks} free blocks though nothing runs",
+        )
+
+    def _start(self, request: int, state: Pending, matched: int) -> None:
+        requests, counters = self._requests, self.counters
+        if state.admitted:
+            counters.recomputed_tokens += max(state.computed - matched, 0)
+        else:
+            counters.prompt_tokens += state.known
+            counters.prompt_blocks += -(-state.known // self._block_size)
+            counters.hit_tokens += matched
+            counters.hit_blocks += matched // self._block_size
+            self.timeline.admit(request, matched)
+            self._on_hit(request, matched)
+            if self._flops is not None:
+                counters.saved_flops += self._flops.of(matched)
+        requests.start(request)
+        self._batch.append(
+            request=request,
+            handle=state.handle,
+            computed=matched,
+            known=state.known,
+            final=requests.final[request],
+            next_token=requests.output_start[request] + state.known - requests.prompt[request],
+        )
 
     # --- stretches of equal steps -----------------------------------------
 
@@ -269,7 +391,7 @@ class Engine:
         batch = self._batch
         if not 0 < len(batch) <= self.config.max_num_batched_tokens:
             return False
-        if self._admission.is_awaited:
+        if self._is_awaited:
             return False
         return bool((batch.computed + 1 == batch.known).all())
 
@@ -289,8 +411,8 @@ class Engine:
         steps = np.arange(len(ends))[:, np.newaxis]
         done, served = 0, size
         admitted: list[int] = []
-        is_short = self._admission.is_short_of_memory
-        needless = self._admission.waits_needlessly(batch.computed)
+        is_short = self._is_short_of_memory
+        needless = self._waits_needlessly(batch.computed)
         for tokens in self._requests.outputs[batch.next_token + steps]:
             start = perf_counter_ns()
             manager.begin_step()
@@ -298,8 +420,8 @@ class Engine:
             self.meter.add(perf_counter_ns() - start)
             if served < size:
                 break
-            if self._admission and self._admission.is_open:
-                admitted = self._admission.admit(self._budget_beside(ones))
+            if self._waiting and self._is_open:
+                admitted = self._admit(self._budget_beside(ones))
                 if admitted:
                     break
             start = perf_counter_ns()
@@ -326,6 +448,6 @@ class Engine:
         context = int(self._batch.computed.sum()) + size * np.arange(1, max_steps + 1)
         fixed = step_time.seconds(prefill_tokens=0, sequences=size, context_tokens=0)
         ends = self.now + np.cumsum(fixed + step_time.per_context_token * context)
-        if self._admission or not self._admission.is_open:
+        if self._waiting or not self._is_open:
             return ends
         return ends[: 1 + int(np.searchsorted(ends, self._arrivals.next_time))]

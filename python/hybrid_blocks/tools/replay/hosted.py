@@ -12,9 +12,8 @@ from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.tools.replay.cache import Cache
 from hybrid_blocks.tools.replay.config import EngineConfig
-from hybrid_blocks.tools.replay.engine import Engine, Rows
+from hybrid_blocks.tools.replay.manager import WrappedManager
 from hybrid_blocks.tools.replay.managers.rust import RustManager, RustOptions, make_rust
-from hybrid_blocks.tools.replay.managers.wrapped import WrappedManager
 
 BYTES_A_SECOND: Final = 25e9
 """From host memory to a card, by half of what 16 lanes of PCIe 5 carry."""
@@ -165,15 +164,6 @@ class HostedManager(WrappedManager):
         if handle not in self._stores:
             self._stores[handle] = self._host.open_request(self._prompts[handle].keys)
         return self._stores[handle]
-
-
-class HostedEngine(Engine):
-    """An engine whose steps wait for what is loaded from host memory."""
-
-    def _compute(self, rows: Rows, chunks: Counts) -> None:
-        assert isinstance(self._manager, HostedManager)
-        self.now += self._manager.take_load_seconds()
-        super()._compute(rows, chunks)
 
 
 def make_hosted(cache: Cache, config: EngineConfig, options: RustOptions) -> HostedManager:

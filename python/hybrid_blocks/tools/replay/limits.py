@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.tools.replay.cache import BlockUnit
-from hybrid_blocks.tools.replay.errors import ReplayError
+from hybrid_blocks.tools.replay.config import ReplayError
 from hybrid_blocks.tools.trace import Trace
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_blocks.tools.replay.clock import Timeline
-from hybrid_blocks.tools.replay.errors import ReplayError
+from hybrid_blocks.tools.replay.config import ReplayError
 from hybrid_blocks.tools.replay.result import Result
 
 MAX_POINTS = 4000

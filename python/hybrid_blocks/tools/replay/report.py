@@ -1,12 +1,15 @@
-"""The table at the end of a replay."""
+"""The answer of a replay in two lines, and its tables."""
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Final
 
 from rich.table import Table
 
 from hybrid_blocks.terminal import grid
 from hybrid_blocks.tools.replay.limits import LeftOut
-from hybrid_blocks.tools.replay.result import Result, Served
+from hybrid_blocks.tools.replay.managers import ManagerName
+from hybrid_blocks.tools.replay.places import PLACES, PlaceCount
+from hybrid_blocks.tools.replay.result import Result
 from hybrid_blocks.units import human
 
 MOST_NAMED = 20
@@ -56,7 +59,7 @@ def _ended_by(limit: str) -> str:
     return f"hits ended: {limit.replace('_', ' ')}"
 
 
-def engine_text(result: Served, *, has_memory: bool = True) -> str:
+def engine_text(result: Result, *, has_memory: bool = True) -> str:
     """Say which engine served; not its memory where that is what is compared."""
     most = f"{result.max_num_seqs:,} requests at once at most"
     if result.model is None:
@@ -126,7 +129,7 @@ def figures(result: Result) -> dict[str, str]:
     return shown | not_served(result)
 
 
-def not_served(result: Served) -> dict[str, str]:
+def not_served(result: Result) -> dict[str, str]:
     """Say which requests of the trace were left out, and which of its lines were not read."""
     figures = {}
     if result.rejected_requests:
@@ -202,3 +205,142 @@ def _sequential(result: Result) -> str:
         f"{result.sequential_hit_rate:.1%} of tokens: {100 * lower:.2f} points, "
         f"{round(lower * result.prompt_tokens):,} tokens more"
     )
+
+
+def make_hits_table(results: Sequence[Result]) -> Table:
+    """Make a table with a row of hits for every size and variant; ended are admissions."""
+    limits = limits_of(results)
+    table = grid(
+        f"hits of {results[0].trace}",
+        *("share", "memory", "manager", "hits", "each GiB more", "of attention's"),
+        *(f"ended: {name.replace('_', ' ')}" for name in limits),
+        "left out",
+    )
+    table.columns[2].justify = "left"
+    for size in _sizes(results):
+        for result in size:
+            is_first = result is size[0]
+            table.add_row(
+                result.share if is_first else "",
+                f"{result.memory_bytes / 2**30:,.1f} GiB" if is_first else "",
+                result.variant,
+                f"{result.hit_rate:.2%}",
+                _of_a_gib(result, results),
+                _of_bound(result),
+                *(_count(getattr(result, f"limit_{name}")) for name in limits),
+                _count(result.rejected_requests),
+            )
+        table.add_section()
+    reasons = dict.fromkeys(left_out_text(reason) for r in results for reason in r.left_out)
+    if reasons:
+        table.caption = "left out: " + "; ".join(reasons)
+    return table
+
+
+def make_places_table(results: Sequence[Result]) -> Table | None:
+    """Make a table of checkpoints by their place, or return None if no variant kept any."""
+    counted = [
+        (result, {count.place: count for count in result.places or ()}) for result in results
+    ]
+    places = [place for place in PLACES if any(place in counts for _, counts in counted)]
+    if not places:
+        return None
+    title = "checkpoints written / used / dropped, by tokens before the end of the prompt"
+    table = grid(title, "share", "placement", *places)
+    table.columns[1].justify = "left"
+    for result, counts in counted:
+        if counts:
+            row = (_place(counts.get(place)) for place in places)
+            table.add_row(result.share, result.variant, *row)
+    return table
+
+
+def _sizes(results: Sequence[Result]) -> Iterator[list[Result]]:
+    for share in dict.fromkeys(result.share for result in results):
+        yield [result for result in results if result.share == share]
+
+
+def _of_bound(result: Result) -> str:
+    bound = result.sequential_hit_rate
+    return f"{result.hit_rate / bound:.1%}" if bound else ""
+
+
+def _of_a_gib(result: Result, results: Sequence[Result]) -> str:
+    """Percentage points that each GiB brings on the way to the next larger size."""
+    larger = [
+        other
+        for other in results
+        if other.variant == result.variant and other.memory_bytes > result.memory_bytes
+    ]
+    if not larger:
+        return ""
+    following = min(larger, key=lambda other: other.memory_bytes)
+    more = (following.memory_bytes - result.memory_bytes) / 2**30
+    return f"{100 * (following.hit_rate - result.hit_rate) / more:+.2f} points"
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _place(count: PlaceCount | None) -> str:
+    return f"{count.written:,} / {count.used:,} / {count.dropped:,}" if count else ""
+
+
+_WORTH_A_WORD: Final = 0.0005
+
+
+def verdict(results: Sequence[Result]) -> Iterator[str]:
+    """Yield what the best of this project's variants does, next to vLLM's manager if it ran.
+
+    Without vLLM's it is compared with the worst variant.
+    """
+    ours = sorted(
+        (one for one in results if one.manager != ManagerName.VLLM),
+        key=lambda one: (-one.hit_rate, -one.peak_running),
+    )
+    theirs = [one for one in results if one.manager == ManagerName.VLLM]
+    best, *others = (*ours, *theirs)
+    if not others:
+        yield from _alone(best)
+        return
+    other, name = others[-1], _name(best, ours)
+    gains = (
+        best.hit_rate - other.hit_rate >= _WORTH_A_WORD,
+        best.peak_running > other.peak_running,
+        best.preemptions < other.preemptions,
+    )
+    nothing = "" if any(gains) else "nothing to gain: "
+    yield (
+        f"{nothing}{name} finds {_percent(best.hit_rate)} of prompt tokens, "
+        f"{_name(other, ours)} {_percent(other.hit_rate)}"
+    )
+    yield (
+        f"requests running at once: at most {best.peak_running:,}, there {other.peak_running:,}; "
+        f"preemptions: {best.preemptions:,}, there {other.preemptions:,}"
+    )
+
+
+def _alone(result: Result) -> Iterator[str]:
+    found = f"{_percent(result.hit_rate)} of prompt tokens are found"
+    if result.sequential_hit_rate is not None:
+        found += (
+            f"; in unbounded memory, one request at a time: {_percent(result.sequential_hit_rate)}"
+        )
+    yield found
+    yield (
+        f"requests running at once: at most {result.peak_running:,}; "
+        f"preemptions: {result.preemptions:,}"
+    )
+
+
+def _name(result: Result, ours: Sequence[Result]) -> str:
+    if result.manager == ManagerName.VLLM:
+        return "vLLM"
+    if len(ours) > 1:
+        return result.variant or result.manager
+    return "level natural" if result.model is not None else "this project's manager"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

@@ -6,8 +6,7 @@ import msgspec
 import numpy as np
 
 from hybrid_blocks.tools.replay.cache import BlockUnit, Cache
-from hybrid_blocks.tools.replay.config import EngineConfig
-from hybrid_blocks.tools.replay.engine import Engine
+from hybrid_blocks.tools.replay.engine import VirtualEngine
 from hybrid_blocks.tools.replay.limits import LeftOut
 from hybrid_blocks.tools.replay.manager import ReplayManager
 from hybrid_blocks.tools.replay.places import PlaceCount, PlaceCounter
@@ -27,53 +26,10 @@ COUNTED = (
 """Fields that managers count themselves, under the same names."""
 
 
-class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests were served, by which engine, and what they hit: the first of any figures.
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one replay; the field names are those of ``--json``.
 
     ``model``, ``tp`` and ``kv_cache_dtype`` are None where the cache is given in blocks.
-    """
-
-    trace: str
-    model: str | None
-    memory_bytes: int
-    tp: int | None
-    kv_cache_dtype: str | None
-    num_speculative_tokens: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    manager: str
-    requests: int
-    rejected_requests: int
-    left_out: tuple[LeftOut, ...]
-    damaged_lines: int
-    skipped_lines: tuple[int, ...]
-    cut_off_after: int | None
-    prompt_tokens: int
-    output_tokens: int
-    hit_tokens: int
-    hit_rate: float
-
-
-def served_by(trace: Trace, cache: Cache, config: EngineConfig) -> dict[str, Any]:
-    """Return what `Served` says of the trace and of the engine."""
-    deployment = cache.deployment
-    return {
-        "trace": trace.name,
-        "damaged_lines": trace.damaged_lines,
-        "skipped_lines": trace.skipped,
-        "cut_off_after": trace.cut_off_after,
-        "model": cache.model.name if cache.model else None,
-        "memory_bytes": cache.memory_bytes,
-        "tp": deployment.tp if deployment else None,
-        "kv_cache_dtype": deployment.kv_cache_dtype if deployment else None,
-        "num_speculative_tokens": cache.num_speculative_tokens,
-        "max_num_seqs": config.max_num_seqs,
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-    }
-
-
-class Result(Served, frozen=True, kw_only=True):
-    """The figures of one replay; the field names are those of ``--json``.
 
     Attributes:
         trace: name of the trace.
@@ -138,6 +94,25 @@ class Result(Served, frozen=True, kw_only=True):
         wall_seconds: what the replay took.
     """
 
+    trace: str
+    model: str | None
+    memory_bytes: int
+    tp: int | None
+    kv_cache_dtype: str | None
+    num_speculative_tokens: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    manager: str
+    requests: int
+    rejected_requests: int
+    left_out: tuple[LeftOut, ...]
+    damaged_lines: int
+    skipped_lines: tuple[int, ...]
+    cut_off_after: int | None
+    prompt_tokens: int
+    output_tokens: int
+    hit_tokens: int
+    hit_rate: float
     block_hit_rate: float
     sequential_hit_rate: float | None
     peak_running: int
@@ -184,7 +159,7 @@ class Result(Served, frozen=True, kw_only=True):
     @classmethod
     def of(
         cls,
-        engine: Engine,
+        engine: VirtualEngine,
         *,
         trace: Trace,
         manager_name: str,
@@ -203,7 +178,17 @@ class Result(Served, frozen=True, kw_only=True):
         used = np.frombuffer(engine.timeline.used_blocks, dtype=np.int64)
         seconds = np.diff(np.frombuffer(engine.timeline.seconds), prepend=0.0)
         return cls(
-            **served_by(trace, cache, engine.config),
+            trace=trace.name,
+            damaged_lines=trace.damaged_lines,
+            skipped_lines=trace.skipped,
+            cut_off_after=trace.cut_off_after,
+            model=cache.model.name if cache.model else None,
+            memory_bytes=cache.memory_bytes,
+            tp=cache.deployment.tp if cache.deployment else None,
+            kv_cache_dtype=cache.deployment.kv_cache_dtype if cache.deployment else None,
+            num_speculative_tokens=cache.num_speculative_tokens,
+            max_num_seqs=engine.config.max_num_seqs,
+            max_num_batched_tokens=engine.config.max_num_batched_tokens,
             manager=manager_name,
             requests=counters.finished,
             rejected_requests=counters.rejected,

@@ -1,25 +1,95 @@
-"""One replay, from a trace to its figures."""
+"""Replays of a trace: one manager, or several side by side over the same bytes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
+import msgspec
+
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.tools.replay.cache import Cache
 from hybrid_blocks.tools.replay.clock import Timeline
-from hybrid_blocks.tools.replay.config import EngineConfig
-from hybrid_blocks.tools.replay.engine import Engine
+from hybrid_blocks.tools.replay.config import EngineConfig, RefusedRequestError
+from hybrid_blocks.tools.replay.engine import VirtualEngine
 from hybrid_blocks.tools.replay.limits import Refusal, RequestLimit
 from hybrid_blocks.tools.replay.manager import ReplayManager
-from hybrid_blocks.tools.replay.managers import (
-    ManagerName,
-    RustOptions,
-    VllmOptions,
-    make_manager,
-)
+from hybrid_blocks.tools.replay.managers import ManagerName, RustOptions, VllmOptions, make_manager
 from hybrid_blocks.tools.replay.managers.filmed import FilmedManager
 from hybrid_blocks.tools.replay.places import PlaceCounter
 from hybrid_blocks.tools.replay.result import Result
-from hybrid_blocks.tools.trace import SharedPrefixes, Sharing, Trace
+from hybrid_blocks.tools.trace import SharedPrefixes, Sharing, Trace, shared_prefixes
+from hybrid_blocks.tools.trace.signals import session_signals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One column or curve of a comparison.
+
+    Attributes:
+        manager: whose manager runs.
+        placement: of the Rust manager's checkpoints, by name.
+        signal: in what share of cases clients are right about their sessions; None if they say
+            nothing. For the Rust manager.
+        host_bytes: host memory below the Rust manager's device; 0 for none.
+        vllm: settings of vLLM's manager.
+    """
+
+    manager: ManagerName = ManagerName.RUST
+    placement: str = "learned"
+    signal: float | None = None
+    host_bytes: int = 0
+    vllm: VllmOptions = field(default_factory=VllmOptions)
+
+    @property
+    def name(self) -> str:
+        """Its name in a report."""
+        if self.manager is ManagerName.RUST:
+            told = "" if self.signal is None else f" signal {self.signal:g}"
+            return f"{self.manager} {self.placement}{told}"
+        retention = self.vllm.retention
+        return f"{self.manager} {'dense' if retention is None else retention or 'default'}"
+
+    def options(
+        self,
+        trace: Trace,
+        cache: Cache,
+        prefixes: SharedPrefixes | None = None,
+    ) -> RustOptions:
+        """Set up the Rust manager for a trace and a cache; ``prefixes`` are of its block size.
+
+        Raises:
+            InvalidArgumentError: an unknown placement.
+            TraceError: an accuracy that cannot be.
+        """
+        signals = None
+        if self.signal is not None:
+            prefixes = prefixes or shared_prefixes(trace, cache.geometry.hash_block_size)
+            signals = session_signals(trace, prefixes, accuracy=self.signal)
+        return RustOptions(
+            placement=CheckpointPolicy(self.placement), signals=signals, host_bytes=self.host_bytes
+        )
+
+
+def make_variants(
+    managers: Sequence[ManagerName],
+    placements: Sequence[str],
+    vllm: VllmOptions,
+    signal: float | None = None,
+    *,
+    host_bytes: int = 0,
+) -> tuple[Variant, ...]:
+    """Return the Rust manager with every placement, and vLLM's own."""
+    variants: list[Variant] = []
+    for manager in managers:
+        if manager is ManagerName.RUST:
+            variants += [
+                Variant(placement=placement, signal=signal, host_bytes=host_bytes)
+                for placement in placements
+            ]
+        else:
+            variants.append(Variant(manager=manager, vllm=vllm))
+    return tuple(variants)
 
 
 def request_limits(
@@ -82,7 +152,7 @@ def replay(
     if not limits:
         limits = (_limit(manager_name, manager),)
     on_hit = places.use if places is not None else _ignore
-    engine = _engine_class(rust)(
+    engine = VirtualEngine(
         trace,
         manager,
         cache,
@@ -109,13 +179,69 @@ def replay(
     return result, engine.timeline
 
 
-def _engine_class(rust: RustOptions | None) -> type[Engine]:
-    if rust is None or not rust.host_bytes:
-        return Engine
-    from hybrid_blocks.tools.replay.hosted import HostedEngine  # noqa: PLC0415 - not in every build
-
-    return HostedEngine
-
-
 def _ignore(*_: object) -> None:
     pass
+
+
+OnProgress = Callable[[Variant, int], None]
+Runs = list[tuple[Result, Timeline]]
+
+
+def compare(
+    trace: Trace,
+    cache: Cache,
+    variants: Sequence[Variant],
+    config: EngineConfig,
+    *,
+    share: str | None = None,
+    sharing: Sharing | None = None,
+    prefixes: SharedPrefixes | None = None,
+    with_film: bool = False,
+    on_progress: OnProgress = lambda *_: None,
+) -> Runs:
+    """Replay a trace with each variant over caches of the same bytes.
+
+    All serve the same requests: none gets a request over the limit of one. If a manager refuses a
+    request that its limit allows, and ``config`` lets requests be left out, all run again without
+    it. ``share`` names the cache's size in the results. ``prefixes`` let checkpoints be counted by
+    their place. ``on_progress`` gets the number of a variant's finished requests.
+
+    Raises:
+        ReplayError: a request that does not fit, where none may be left out.
+    """
+    settings = {variant.manager: variant.vllm for variant in variants}
+    limits = request_limits(tuple(settings), cache, config, vllm=settings.get(ManagerName.VLLM))
+    refused: list[Refusal] = []
+    while True:
+        runs: Runs = []
+        for variant in variants:
+            try:
+                result, timeline = replay(
+                    trace,
+                    manager_name=variant.manager,
+                    cache=cache,
+                    config=config,
+                    rust=variant.options(trace, cache, prefixes),
+                    vllm=variant.vllm,
+                    sharing=sharing,
+                    prefixes=prefixes,
+                    limits=limits,
+                    refused=refused,
+                    with_film=with_film,
+                    on_progress=partial(on_progress, variant),
+                )
+            except RefusedRequestError as error:
+                if not config.reject_too_large:
+                    raise
+                refused.append(Refusal(manager=variant.manager, request=error.request))
+                break
+            runs.append((_named(result, variant, share), timeline))
+        else:
+            return runs
+
+
+def _named(result: Result, variant: Variant, share: str | None) -> Result:
+    named = msgspec.structs.replace(result, variant=variant.name, share=share)
+    if variant.manager is not ManagerName.RUST:
+        return named
+    return msgspec.structs.replace(named, placement=variant.placement)

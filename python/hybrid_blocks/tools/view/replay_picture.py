@@ -11,7 +11,7 @@ from hybrid_blocks.tools.plan import ArenaPlan
 from hybrid_blocks.tools.replay import ManagerName
 from hybrid_blocks.tools.replay.cache import Cache
 from hybrid_blocks.tools.replay.clock import Timeline
-from hybrid_blocks.tools.replay.film import (
+from hybrid_blocks.tools.replay.managers.filmed import (
     MOST_FRAMES,
     NO_CHECKPOINT,
     Film,

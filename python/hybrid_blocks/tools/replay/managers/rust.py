@@ -120,6 +120,10 @@ class RustManager:
         if self._places is not None:
             self._places.read(self.core.take_events())
 
+    def take_load_seconds(self) -> float:
+        """Return 0: the device's memory is all there is."""
+        return 0.0
+
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool:
         """Count pool by pool the blocks with an owner, those promised and those asked for."""
         geometry = self._geometry

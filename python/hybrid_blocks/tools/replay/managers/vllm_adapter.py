@@ -1,11 +1,14 @@
-"""vLLM's ``KVCacheManager`` behind this project's interface. Imports vLLM."""
+"""vLLM's own manager behind the calls of a replay. Imports vLLM."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd, lcm
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -15,6 +18,7 @@ from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVCacheSpec,
     MambaSpec,
     SlidingWindowSpec,
 )
@@ -22,11 +26,85 @@ from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.plan import Deployment, VllmPlan
+from hybrid_blocks.tools.plan.vllm.grouping import VllmGroup
 from hybrid_blocks.tools.replay.cache import BlockUnit
-from hybrid_blocks.tools.replay.config import EngineConfig
-from hybrid_blocks.tools.replay.errors import ReplayError
-from hybrid_blocks.tools.replay.managers.vllm_groups import BlockSizes, make_groups
+from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError
 from hybrid_blocks.units import human
+from hybrid_blocks.vllm.specs import make
+
+
+@dataclass(frozen=True)
+class BlockSizes:
+    """Tokens of the block that all groups end at, of a hash, and between retained states."""
+
+    block: int
+    hash_block: int
+    retention: int | None
+
+    @classmethod
+    def of(cls, groups: list[KVCacheGroupSpec], retention: int | None) -> Self:
+        """Read them off groups; ``retention`` is rounded up to whole blocks."""
+        specs = [group.kv_cache_spec for group in groups]
+        sizes = [spec.block_size for spec in specs]
+        hashed = [spec.block_size for spec in specs if getattr(spec, "prefix_cacheable", True)]
+        block, hash_block = (lcm(*sizes), gcd(*hashed)) if len(sizes) > 1 else sizes * 2
+        if not any(isinstance(spec, MambaSpec | SlidingWindowSpec) for spec in specs):
+            retention = 0
+        if retention:
+            retention = -(-retention // block) * block
+        return cls(block, hash_block, retention)
+
+
+def make_groups(plan: VllmPlan, deployment: Deployment) -> list[KVCacheGroupSpec]:
+    """Return the groups of a plan.
+
+    Raises:
+        ReplayError: a kind of attention that is not replayed.
+
+    """
+    return [_group(group, number, deployment) for number, group in enumerate(plan.groups)]
+
+
+def _group(group: VllmGroup, number: int, deployment: Deployment) -> KVCacheGroupSpec:
+    """Return one group; a depth may hold several caches of a kind, each in a group of its own."""
+    names = [f"layers.{member.layer.depth}.{number}.{member.spec.kind}" for member in group.members]
+    return KVCacheGroupSpec(names, _spec(group, deployment))
+
+
+def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
+    """Spec with vLLM's tokens a block; only the planner looks at heads and formats."""
+    spec = group.spec
+    if spec.kind == "mamba":
+        return MambaSpec(
+            block_size=spec.block_tokens,
+            shapes=((spec.unpadded_bytes,),),
+            dtypes=(torch.uint8,),
+            page_size_padded=spec.page_bytes,
+            mamba_cache_mode=deployment.mamba_cache_mode,
+            num_speculative_blocks=deployment.num_speculative_tokens,
+            num_prefill_checkpoint_blocks=int(spec.checkpoint_alignment is not None),
+            prefill_checkpoint_alignment=spec.checkpoint_alignment,
+        )
+    made = attention_spec(spec.kind, spec.window, spec.block_tokens, spec.page_bytes)
+    if made is None or spec.kind == "cross":
+        raise ReplayError(f"vLLM's manager is not replayed for {spec.kind} attention")
+    return made
+
+
+def attention_spec(
+    kind: str, window: int | None, block_tokens: int, page_bytes: int
+) -> KVCacheSpec | None:
+    """Return vLLM's spec of a layer by the bytes of a page; ``None`` if vLLM has no such kind."""
+    parts = 1 if kind in ("ring", "mla") else 2
+    return make(
+        kind,
+        window,
+        block_size=block_tokens,
+        num_kv_heads=1,
+        head_size=page_bytes // (parts * block_tokens),
+        dtype=torch.uint8,
+    )
+
 
 HASH_ALGORITHM = "sha256"
 """vLLM's default."""
@@ -168,6 +246,10 @@ class VllmReplayAdapter:
     def waits_for_checkpoint(self, handle: int) -> bool:  # noqa: ARG002
         """Return False: vLLM's manager lets no request wait for another one's state."""
         return False
+
+    def take_load_seconds(self) -> float:
+        """Return 0: the device's memory is all there is."""
+        return 0.0
 
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> None:
         """Say nothing: what a block of vLLM's pool can hold depends on what is in the others."""
