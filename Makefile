@@ -155,7 +155,6 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-apart
 	$(MAKE) campaigns
 	$(MAKE) test-pages
-	$(MAKE) test-pages-vllm
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
 	$(MAKE) mutants-kernels
@@ -218,16 +217,12 @@ build/sglang: build/.vllm-$(NEWEST)-env python/hybrid_blocks/tools/plan/sglang.p
 test-python: build/.developed $(if $(WHICH),,build/sglang) ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(BESIDE) $(WHICH) $(ARGS)
 
-.PHONY: test-pages test-pages-vllm bench-pages page-images
+.PHONY: test-pages bench-pages page-images
 test-pages: $(LIGHT) ## The pages of the extra view in a real browser: Debian's chromium and chromium-driver
 	@command -v chromium > /dev/null && command -v chromedriver > /dev/null || \
 	  { echo "no browser: apt-get install chromium chromium-driver"; exit 2; }
 	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests
 	$(IN_LIGHT) $(call pytest-in,$(VENV)) -W 'ignore:hybrid_blocks was built' --without-vllm tests/view/in_browser.py $(ARGS)
-
-test-pages-vllm: build/.developed ## The page of a replay with vLLM's own manager, in the browser of test-pages
-	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python --group page-tests
-	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) --only-vllm tests/view/in_browser.py $(ARGS)
 
 bench-pages: $(LIGHT) ## How long pages of replays take to open, and how fast they play (ARGS="--requests 4000")
 	$(UV) pip install --quiet --python $(VENV)/bin/python --group page-tests

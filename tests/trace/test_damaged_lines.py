@@ -1,9 +1,23 @@
+"""Files that are wrong as a whole, or in a line: each ends in a trace or in one line of error."""
+
+import bz2
 import gzip
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hybrid_blocks.tools.trace import DamagedLineError, TraceError, read_trace
+import zstandard
+from hybrid_blocks.tools.trace import (
+    DamagedLineError,
+    OnError,
+    Trace,
+    TraceError,
+    measure_sharing,
+    read_trace,
+)
+from test_trace_formats import SAMPLES, assert_same, read
 
 GOOD: dict[str, str] = {
     "mooncake": '{"timestamp": 1, "input_length": 600, "output_length": 9, "hash_ids": [1, 2]}',
@@ -17,92 +31,139 @@ GOOD: dict[str, str] = {
     "conversations": json.dumps(
         {"id": "a", "requests": [{"t": 0, "type": "n", "in": 64, "out": 1, "keep": 0, "new": [1]}]}
     ),
+    "bailian": SAMPLES["bailian"].splitlines()[0],
+    "burstgpt": SAMPLES["burstgpt"].splitlines()[1],
 }
-
+RAW = '{"id": "a", "block_size": %d, "requests": [{"t": 0, "type": "s", "in": 130, "out": 1, %s}]}'
 CONVERSATION = '{"id": "a", "requests": [{"t": 0, "type": "n", "out": 1, %s}]}'
 
 DAMAGED: list[tuple[str, str, str]] = [
     ("mooncake", '{"timestamp": 1, "input_len', "malformed"),
     ("mooncake", "\x00\x01\x02", "malformed"),
     ("mooncake", GOOD["mooncake"].replace("600", "-1"), "input_length"),
-    ("mooncake", GOOD["mooncake"].replace("600", '"600"'), "input_length"),
+    ("mooncake", GOOD["mooncake"].replace("600", '"600"'), r"`\$.input_length`: it is '600'$"),
     ("mooncake", GOOD["mooncake"].replace("[1, 2]", "[1]"), "need 2 hash_ids"),
-    ("mooncake", GOOD["mooncake"].replace("[1, 2]", "[1, -2]"), "hash_ids"),
+    ("mooncake", GOOD["mooncake"].replace("[1, 2]", "[1, -2]"), r"hash_ids\[1\]`: it is -2$"),
+    (
+        "mooncake",
+        GOOD["mooncake"].replace("[1, 2]", f'["{"x" * 999}", 1]'),
+        rf"hash_ids\[0\]`: it is '{'x' * 39}…$",
+    ),
     ("mooncake", '{"timestamp": 1, "input_length": 600, "output_length": 9}', "hash_ids"),
+    ("mooncake", '{"hash_ids": 5, "input_length": ', 'the line begins {"hash_ids": 5, "input_len'),
+    ("mooncake", '{"hash_ids": [1]}', r'`timestamp`; the line begins {"hash_ids": \[1\]}'),
+    ("mooncake", GOOD["mooncake"].replace("9,", "9999999999,"), "output_length"),
+    ("mooncake", GOOD["mooncake"].replace("9,", f"{10**30},"), f"output_length`: it is {10**30}"),
     ("llmservingsim", GOOD["llmservingsim"].replace("[4]", "[4, 5]"), "there are 2 input_tok_ids"),
     ("llmservingsim", GOOD["llmservingsim"].replace("[4]", "[2147483648]"), "input_tok_ids"),
+    ("llmservingsim", GOOD["llmservingsim"].replace("9,", "9999999999,"), "output_toks"),
     ("sharegpt", GOOD["sharegpt"].replace('"so"', "7"), "value"),
     ("sharegpt", '{"id": 3}', "conversations"),
     ("sharegpt", '{"conversations": ' + "[" * 5000, "conversations|recursion"),
     ("azure", "2023-11-16 18:15:46.6805900,374", "found 2 fields"),
     ("azure", "2023-11-16 18:15:46nan,374,44", "no time"),
     ("azure", "2023-11-16 18:15:46.6805900,9999999999,44", "ContextTokens is 9999999999"),
-    ("mooncake", GOOD["mooncake"].replace("9,", "9999999999,"), "output_length"),
-    ("llmservingsim", GOOD["llmservingsim"].replace("9,", "9999999999,"), "output_toks"),
     ("azure", "2023-11-16 18:15:46.6805900,many,44", "ContextTokens is 'many', no whole number"),
     ("azure", "yesterday,374,44", "TIMESTAMP is 'yesterday', no time such as"),
     ("azure", "2023-11-16 18:15:46.6805900,0,44", "ContextTokens is 0"),
     ("conversations", '{"id": "a"}', "requests"),
     ("conversations", CONVERSATION % '"in": 0', "no prompt tokens"),
-    (
-        "conversations",
-        CONVERSATION % '"in": 64, "keep": 1, "new": []',
-        "keeps 1 ids",
-    ),
+    ("conversations", CONVERSATION % '"in": 64, "keep": 1, "new": []', "keeps 1 ids"),
     ("conversations", CONVERSATION % '"in": 200, "keep": 0, "new": [1]', "has 1 ids"),
     ("conversations", CONVERSATION % '"in": 64, "new": [[5, 3]]', "ends before it begins"),
     ("conversations", '{"id": "a", "block_size": 16, "requests": []}', "block_size is 16"),
+    ("conversations", RAW % (64, '"hash_ids": [1]'), "has 1 ids"),
+    ("conversations", RAW % (32, '"hash_ids": [1, 2]'), "is 32"),
+    ("bailian", GOOD["bailian"].replace("[10, 11, 12]", "[10]"), "fill 2 hash_ids"),
+    ("bailian", GOOD["bailian"].replace("61.5", "-1"), "timestamp"),
+    ("burstgpt", "5,ChatGPT,472", "6 or 8 fields"),
+    ("burstgpt", "5,ChatGPT,0,18,18,API log", "Request tokens is 0"),
+    ("burstgpt", "nan,ChatGPT,4,18,18,API log", "no time"),
 ]
 
 
 @pytest.mark.parametrize(("name", "damaged", "reason"), DAMAGED)
-def test_a_damaged_line_is_reported_with_file_and_line_number(
+def test_a_damaged_line_is_reported_with_its_place_or_skipped_and_counted(
     tmp_path: Path, name: str, damaged: str, reason: str
 ) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text(f"{GOOD[name]}\n\n{damaged}\n{GOOD[name]}\n")
+    content = f"{GOOD[name]}\n\n{damaged}\n{GOOD[name]}\n"
     with pytest.raises(DamagedLineError, match=reason) as caught:
-        read_trace(path, name)
+        read(tmp_path, content, name)
     assert caught.value.line == 3
-    assert str(caught.value).startswith(f"{path}:3: ")
+    assert str(caught.value).startswith(f"{tmp_path / 'trace'}:3: ")
+    trace = read(tmp_path, content + damaged, name, "skip")
+    assert (len(trace), trace.damaged_lines, trace.skipped) == (2, 2, (3, 5))
+    assert trace.cut_off_after is None
 
 
-@pytest.mark.parametrize(("name", "damaged", "reason"), DAMAGED)
-def test_a_damaged_line_can_be_skipped_and_is_counted(
-    tmp_path: Path, name: str, damaged: str, reason: str
+@pytest.mark.parametrize(
+    ("line", "name", "says"),
+    [
+        (b'{"hash_ids": "\xe9"}', "mooncake", "; the line begins {"),
+        (b"1,\xe9", "burstgpt", "byte 0xe9 is not UTF-8; the line begins 1,"),
+    ],
+)
+def test_a_line_that_is_no_text_is_shown(tmp_path: Path, line: bytes, name: str, says: str) -> None:
+    with pytest.raises(DamagedLineError, match=says):
+        read(tmp_path, line, name)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(
+    "damaged",
+    [b"[1, 2]", b"[", b"\xff\xfe\x80", b"\x00" * 64, b"x" * 10_000_000, b"NaN"],
+    ids=["list", "open list", "not UTF-8", "zeros", "10 MB", "NaN"],
+)
+def test_a_line_of_anything_is_damaged_and_the_lines_behind_it_are_read(
+    tmp_path: Path, name: str, damaged: bytes
 ) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text(f"{damaged}\n{GOOD[name]}\n{damaged}\n{GOOD[name]}\n")
-    trace = read_trace(path, name, on_error="skip")
-    assert len(trace) == 2, reason
-    assert trace.damaged_lines == 2
+    content = SAMPLES[name].encode() * 2
+    first, rest = content.split(b"\n", 1)
+    with pytest.raises(DamagedLineError, match="trace:2: ") as raised:
+        read(tmp_path, first + b"\n" + damaged + b"\n" + rest)
+    assert len(str(raised.value)) < 400
+    skipped = read(tmp_path, first + b"\n" + damaged + b"\n" + rest, "auto", "skip")
+    assert skipped.skipped == (2,)
+    assert_same(skipped, read(tmp_path, content))
 
 
 def test_a_compressed_file_that_breaks_off_is_cut_off_where_it_ends(tmp_path: Path) -> None:
-    path = tmp_path / "trace.gz"
-    content = gzip.compress(f"{GOOD['mooncake']}\n".encode() * 3)
-    path.write_bytes(content[:-9])
+    content = gzip.compress(f"{GOOD['mooncake']}\n".encode() * 3)[:-9]
     with pytest.raises(DamagedLineError, match="compressed data ends or breaks"):
-        read_trace(path, "mooncake")
-    trace = read_trace(path, on_error="skip")
+        read(tmp_path, content, "mooncake")
+    trace = read(tmp_path, content, "auto", "skip")
     assert (trace.damaged_lines, trace.skipped) == (0, ())
     assert trace.cut_off_after == len(trace) <= 3
 
 
-def test_skipped_lines_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    good = GOOD["mooncake"]
-    path.write_text("\n".join([good, "no", "", good, "{}"]))
-    trace = read_trace(path, on_error="skip")
-    assert (trace.skipped, trace.cut_off_after, len(trace)) == ((2, 5), None, 2)
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_archive_cut_off_in_its_first_line_is_named(
+    tmp_path: Path, pack: Any, on_error: str
+) -> None:
+    packed = pack(SAMPLES["mooncake"].encode())
+    with pytest.raises(TraceError, match=r"trace: its compressed data ends or breaks before the"):
+        read(tmp_path, packed[:12], "auto", on_error)
 
 
-def test_a_list_without_an_end_is_refused_whole(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(f"[{GOOD['sharegpt']}, {GOOD['sharegpt']}")
-    for on_error in ("raise", "skip"):
-        with pytest.raises(TraceError, match="not a whole JSON list"):
-            read_trace(path, on_error=on_error)
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (GOOD["mooncake"].replace("600", "0") + "\n", r":1: .*input_length.*: it is 0"),
+        (f"[{GOOD['sharegpt']}, {GOOD['sharegpt']}", ".*not a whole JSON list"),
+        (b"PAR1\x15\x04", " is Parquet; write it as JSON lines"),
+        (b"PK\x03\x04\x14\x00", " is a zip archive; unpack it"),
+        (bz2.compress(b"text"), " is compressed by bzip2; gzip and zstd are read"),
+        (GOOD["mooncake"].encode("utf-16"), " is text in UTF-16; write it in UTF-8"),
+        (GOOD["mooncake"].replace("{", "{\n"), " has a JSON object in several lines; jq -c"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_file_that_is_no_trace_yet_says_what_to_do(
+    tmp_path: Path, content: str | bytes, says: str, on_error: OnError
+) -> None:
+    with pytest.raises(TraceError, match=f"trace{says}"):
+        read(tmp_path, content, "auto", on_error)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -110,3 +171,104 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_trace(Path("/proc/self/mem"))
     with pytest.raises(TraceError, match=f"{tmp_path}: Is a directory"):
         read_trace(tmp_path)
+
+
+def arriving(folder: Path, *milliseconds: int) -> Trace:
+    row = json.loads(GOOD["mooncake"])
+    return read(folder, "\n".join(json.dumps(row | {"timestamp": at}) for at in milliseconds))
+
+
+@pytest.mark.parametrize("epoch", [0, 61_500, 1_700_000_000_000])
+def test_times_count_from_the_first_request(tmp_path: Path, epoch: int) -> None:
+    trace = arriving(tmp_path, *(epoch + at for at in (2500, 0, 1000)))
+    assert trace.arrival.tolist() == [2.5, 0, 1]
+
+
+def test_times_in_another_unit_are_noted_or_refused(tmp_path: Path) -> None:
+    day = 86_400_000
+    assert arriving(tmp_path, 0, 399 * day).notes == ()
+    assert arriving(tmp_path, 0, 2000 * day).notes == (
+        "request 2 of trace arrives 2,000 days after the first; see whether its time is in the "
+        "unit of the format",
+    )
+    with pytest.raises(TraceError, match=r"request 2 of trace arrives 2,000,000 days after the"):
+        arriving(tmp_path, 0, 2_000_000 * day)
+
+
+@pytest.mark.parametrize("field", ["prompt_tokens", "output_tokens", "block_tokens"])
+def test_a_recorded_length_that_is_too_large_names_its_line(tmp_path: Path, field: str) -> None:
+    row = {"hybrid_blocks_request": 0, "arrival": 0.5, "block_tokens": 16, "prompt_tokens": 20}
+    row |= {"output_tokens": 3, "blocks": ""}
+    content = f"{json.dumps(row)}\n{json.dumps(row | {field: 2**31})}\n"
+    with pytest.raises(DamagedLineError, match=rf"trace:2: .*{field}`: it is 2147483648"):
+        read(tmp_path, content)
+
+
+VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?|\b(?:true|false|null)\b')
+HOSTILE = {
+    "2^31": b"2147483648",
+    "2^31 - 1": b"2147483647",
+    "2^63": b"9223372036854775808",
+    "5,000 digits": b"9" * 5000,
+    "negative": b"-1",
+    "NaN": b"NaN",
+    "infinite": b"Infinity",
+    "overflow": b"1e999",
+    "huge": b"1e308",
+    "a fraction": b"0.5",
+    "nothing": b"",
+    "null": b"null",
+    "text": b'"x"',
+    "a list": b"[[1]]",
+    "an object": b'{"a": 1}',
+    "deep": b"[" * 100_000,
+    "half a surrogate": rb'"\ud800"',
+    "NUL": b"\x00",
+    "not UTF-8": b"\xff",
+    "UTF-16": "1,2".encode("utf-16"),
+    "the first year": b"0001-01-01 00:00:00+14:00",
+    "the last year": b'"9999-12-31T23:59:59-14:00"',
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+def test_any_value_in_any_place_is_read_or_refused_in_one_line(
+    tmp_path: Path, name: str, value: bytes
+) -> None:
+    text = SAMPLES[name].encode()
+    places = list(VALUE.finditer(text))
+    refused = []
+    for place in places[:: 1 + len(places) // 40]:
+        content = text[: place.start()] + value + text[place.end() :]
+        for on_error in ("raise", "skip"):
+            try:
+                measure_sharing(read(tmp_path, content, name, on_error), 16)
+            except TraceError as error:
+                refused.append(str(error))
+    assert all("trace" in error and len(error) < 500 for error in refused)
+    assert all(len(error.splitlines()) == 1 for error in refused)
+    assert refused or value in (HOSTILE["2^31 - 1"], HOSTILE["a fraction"], HOSTILE["null"])
+
+
+LARGE: dict[str, dict[str, Any]] = {
+    "mooncake": {
+        "timestamp": 0,
+        "input_length": 2**31,
+        "output_length": 1,
+        "hash_ids": [0] * 2**22,
+    },
+    "conversations": {
+        "id": "a",
+        "requests": [{"t": 0, "type": "n", "in": 2**31 - 64, "out": 64, "new": [[0, 2**25 - 2]]}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_request_with_more_tokens_than_are_told_apart_is_refused(
+    tmp_path: Path, name: str, on_error: OnError
+) -> None:
+    with pytest.raises(TraceError, match=r"2,?147,?483,?64"):
+        read(tmp_path, json.dumps(LARGE[name]), name, on_error)

@@ -1,7 +1,10 @@
+"""Each format of traces is read as its publisher describes it, in every form that files have."""
+
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,66 +14,60 @@ from hybrid_blocks.tools.trace.builder import TraceBuilder
 from hybrid_blocks.tools.trace.read import Format
 from typer.testing import CliRunner
 
-MOONCAKE = [
+Rows = list[dict[str, Any]]
+
+MOONCAKE: Rows = [
     {"timestamp": 0, "input_length": 1024, "output_length": 3, "hash_ids": [7, 8]},
     {"timestamp": 1500, "input_length": 1100, "output_length": 0, "hash_ids": [7, 8, 9]},
     {"timestamp": 1500, "input_length": 600, "output_length": 5, "hash_ids": [7, 10]},
 ]
-LLMSERVINGSIM = [
-    {
-        "input_toks": 3,
-        "output_toks": 2,
-        "arrival_time_ns": 5e8,
-        "input_tok_ids": [5, 6, 9],
-        "output_tok_ids": [1, 2],
-    },
+LLMSERVINGSIM: Rows = [
+    {"input_toks": 3, "output_toks": 2, "arrival_time_ns": 5e8, "input_tok_ids": [5, 6, 9],
+     "output_tok_ids": [1, 2]},
     {"input_toks": 2, "output_toks": 3, "arrival_time_ns": 2e9, "input_tok_ids": [5, 6]},
-]
-SHAREGPT: list[dict[str, object]] = [
-    {
-        "id": "a_0",
-        "conversations": [
-            {"from": "human", "value": "What is a hybrid model?"},
-            {"from": "gpt", "value": "One with layers of several kinds."},
-            {"from": "human", "value": "Name one."},
-            {"from": "gpt", "value": "Granite."},
-            {"from": "human", "value": "Thanks."},
-        ],
-    },
+]  # fmt: skip
+
+
+def said(*turns: str) -> Rows:
+    """Turns of a conversation; who speaks is named before a colon."""
+    return [dict(zip(("from", "value"), turn.split(": ", 1), strict=True)) for turn in turns]
+
+
+SHAREGPT: Rows = [
+    {"id": "a_0", "conversations": said(
+        "human: What is a hybrid model?", "gpt: One with layers of several kinds.",
+        "human: Name one.", "gpt: Granite.", "human: Thanks.",
+    )},
     {"id": "b", "conversations": []},
-    {"id": "c", "conversations": [{"from": "gpt", "value": "So it ends."}]},
-    {
-        "id": "d",
-        "conversations": [
-            {"from": "gpt", "value": "Hello."},
-            {"from": "human", "value": "x" * 300 + "y"},
-            {"from": "gpt", "value": ""},
-            {"from": "human", "value": "x" * 300 + "z"},
-            {"from": "gpt", "value": "Ää."},
-        ],
-    },
-]
+    {"id": "c", "conversations": said("gpt: So it ends.")},
+    {"id": "d", "conversations": said(
+        "gpt: Hello.", f"human: {'x' * 300}y", "gpt: ", f"human: {'x' * 300}z", "gpt: Ää.",
+    )},
+]  # fmt: skip
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:50.9305900,396,0
 """
-CONVERSATIONS: list[dict[str, object]] = [
-    {
-        "id": "a",
-        "block_size": 64,
-        "requests": [
-            {"t": 0.0, "type": "n", "in": 130, "out": 10, "keep": 0, "new": [[1, 2]]},
-            {"t": 9.0, "type": "n", "in": 200, "out": 4, "keep": 2, "new": [3]},
-        ],
-    },
-    {
-        "id": "b",
-        "requests": [{"t": 0.0, "type": "n", "in": 130, "out": 1, "hash_ids": [4, 9]}],
-    },
-]
+CONVERSATIONS: Rows = [
+    {"id": "a", "block_size": 64, "requests": [
+        {"t": 0.0, "type": "n", "in": 130, "out": 10, "keep": 0, "new": [[1, 2]]},
+        {"t": 9.0, "type": "n", "in": 200, "out": 4, "keep": 2, "new": [3]},
+    ]},
+    {"id": "b", "requests": [{"t": 0.0, "type": "n", "in": 130, "out": 1, "hash_ids": [4, 9]}]},
+]  # fmt: skip
+BAILIAN: Rows = [
+    {"chat_id": 5, "parent_chat_id": -1, "timestamp": 61.5, "input_length": 40, "output_length": 2,
+     "type": "text", "turn": 1, "hash_ids": [10, 11, 12]},
+    {"chat_id": 6, "parent_chat_id": 5, "timestamp": 70, "input_length": 64, "output_length": 0,
+     "type": "text", "turn": 2, "hash_ids": [10, 11, 99, 12]},
+    {"chat_id": 7, "parent_chat_id": -1, "timestamp": 80, "input_length": 50, "output_length": 1,
+     "type": "text", "turn": 1, "hash_ids": [11, 10, 12]},
+]  # fmt: skip
+SIX = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+EIGHT = SIX.replace("Timestamp,", "Timestamp,Session ID,Elapsed time,")
 
 
-def lines(records: list[dict[str, object]]) -> str:
+def lines(records: Rows) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
@@ -80,63 +77,69 @@ SAMPLES: dict[str, str] = {
     "llmservingsim": lines(LLMSERVINGSIM),
     "azure": AZURE,
     "conversations": lines(CONVERSATIONS),
+    "bailian": lines(BAILIAN),
+    "burstgpt": f"{SIX}\n5,ChatGPT,472,18,490,Conversation log\n45,GPT-4,1087,0,1087,API log\n",
 }
 
 
+def read(folder: Path, content: str | bytes, *options: Any) -> Trace:
+    path = folder / "trace"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return read_trace(path, *options)
+
+
+def tokens(trace: Trace, request: int) -> list[int]:
+    ids: list[int] = trace.token_ids(request).tolist()
+    return ids
+
+
 def prompt(trace: Trace, request: int) -> list[int]:
-    return list(trace.token_ids(request)[: trace.prompt_tokens[request]].tolist())
+    return tokens(trace, request)[: trace.prompt_tokens[request]]
 
 
 def output(trace: Trace, request: int) -> list[int]:
-    return list(trace.token_ids(request)[trace.prompt_tokens[request] :].tolist())
+    return tokens(trace, request)[trace.prompt_tokens[request] :]
+
+
+def common(trace: Trace, one: int, other: int) -> int:
+    """Length of the common prefix of two requests."""
+    pairs = zip(tokens(trace, one), tokens(trace, other), strict=False)
+    return next((at for at, (ours, theirs) in enumerate(pairs) if ours != theirs), -1)
 
 
 def assert_same(left: Trace, right: Trace) -> None:
     assert len(left) == len(right)
-    for column in ("arrival", "follows", "prompt_tokens", "output_tokens"):
+    for column in ("arrival", "follows", "session", "prompt_tokens", "output_tokens"):
         np.testing.assert_array_equal(getattr(left, column), getattr(right, column))
     for request in range(len(left)):
         np.testing.assert_array_equal(left.token_ids(request), right.token_ids(request))
 
 
+FORMS: dict[str, Callable[[str], str | bytes]] = {
+    "plain": str,
+    "compressed": lambda text: gzip.compress(text.encode()),
+    "with blank lines": lambda text: "\n" + text.replace("\n", "\n\n") + "  \n",
+    "after a byte order mark": lambda text: text.encode("utf-8-sig"),
+    "with line ends of Windows": lambda text: text.replace("\n", "\r\n").encode("utf-8-sig"),
+}
+
+
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("packed", [False, True])
-def test_every_format_is_detected_and_reads_the_same_when_compressed(
-    tmp_path: Path, name: str, packed: bool
+@pytest.mark.parametrize("form", FORMS)
+def test_a_format_is_detected_and_reads_the_same_in_every_form(
+    tmp_path: Path, name: str, form: str
 ) -> None:
-    plain, path = tmp_path / "plain", tmp_path / "trace"
-    plain.write_text(SAMPLES[name])
-    content = SAMPLES[name].encode()
-    path.write_bytes(gzip.compress(content) if packed else content)
-
-    assert_same(read_trace(path), read_trace(plain, name))
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_tokens_are_int32_and_as_many_as_the_lengths_say(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "trace"
-    path.write_text(SAMPLES[name])
-    trace = read_trace(path)
+    trace = read(tmp_path, FORMS[form](SAMPLES[name]))
+    assert_same(trace, read(tmp_path, SAMPLES[name], name))
     for request in range(len(trace)):
-        tokens = trace.token_ids(request)
-        assert tokens.dtype == np.int32
-        assert len(tokens) == trace.prompt_tokens[request] + trace.output_tokens[request]
-        assert tokens.min() >= 0
-
-
-@pytest.mark.parametrize("name", SAMPLES)
-def test_blank_lines_are_passed_over(tmp_path: Path, name: str) -> None:
-    plain, spaced = tmp_path / "plain", tmp_path / "spaced"
-    plain.write_text(SAMPLES[name])
-    spaced.write_text("\n" + SAMPLES[name].replace("\n", "\n\n") + "  \n")
-    assert_same(read_trace(spaced), read_trace(plain))
+        ids = trace.token_ids(request)
+        assert ids.dtype == np.int32
+        assert len(ids) == trace.prompt_tokens[request] + trace.output_tokens[request]
+        assert ids.min() >= 0
 
 
 def test_mooncake_ids_share_exactly_the_leading_blocks_that_are_equal(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text(SAMPLES["mooncake"])
-    trace = read_trace(path)
-
+    trace = read(tmp_path, SAMPLES["mooncake"])
     assert trace.arrival.tolist() == [0, 1.5, 1.5]
     assert trace.prompt_tokens.tolist() == [1024, 1100, 600]
     assert trace.output_tokens.tolist() == [3, 1, 5]
@@ -144,97 +147,112 @@ def test_mooncake_ids_share_exactly_the_leading_blocks_that_are_equal(tmp_path: 
     assert first == second[:1024]
     assert first[:512] == third[:512]
     assert set(first[512:]).isdisjoint(third[512:])
-
-
-def test_mooncake_outputs_are_unlike_anything_else(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text(SAMPLES["mooncake"])
-    trace = read_trace(path)
-    prompts = {token for request in range(3) for token in prompt(trace, request)}
     outputs = [token for request in range(3) for token in output(trace, request)]
     assert len(outputs) == len(set(outputs)) == 9
-    assert prompts.isdisjoint(outputs)
+    assert {*first, *second, *third}.isdisjoint(outputs)
 
 
 def test_tokens_of_llmservingsim_are_the_recorded_ones_and_missing_outputs_are_unique(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "trace"
-    path.write_text(SAMPLES["llmservingsim"])
-    trace = read_trace(path)
-
+    trace = read(tmp_path, SAMPLES["llmservingsim"])
     assert trace.arrival.tolist() == [0.0, 1.5]
-    assert trace.token_ids(0).tolist() == [5, 6, 9, 1, 2]
+    assert tokens(trace, 0) == [5, 6, 9, 1, 2]
     assert prompt(trace, 1) == [5, 6]
     assert len(output(trace, 1)) == 3
     assert min(output(trace, 1)) > 9
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_sharegpt_is_read_as_a_list_and_as_lines(tmp_path: Path, indent: int | None) -> None:
-    as_lines, as_list = tmp_path / "lines", tmp_path / "list"
-    as_lines.write_text(SAMPLES["sharegpt"])
-    as_list.write_text(json.dumps(SHAREGPT, indent=indent))
-    assert_same(read_trace(as_list), read_trace(as_lines, "sharegpt"))
-
-
 def test_each_answer_of_sharegpt_is_a_request_with_all_that_was_said_before(
-    tmp_path: Path,
+    tmp_path: Path, indent: int | None
 ) -> None:
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps(SHAREGPT))
-    trace = read_trace(path)
+    trace = read(tmp_path, json.dumps(SHAREGPT, indent=indent))
+    assert_same(trace, read(tmp_path, SAMPLES["sharegpt"]))
     assert trace.follows.tolist() == [-1, 0, -1]
     assert trace.arrival.tolist() == [0.0, 15.0, 3.0]
     # 23, 33, 9 and 8 bytes; then 6, 301, none, 301 and 5.
     assert trace.prompt_tokens.tolist() == [6, 6 + 9 + 3, 2 + 76 + 76]
     assert trace.output_tokens.tolist() == [9, 2, 2]
-    assert prompt(trace, 1)[:15] == trace.token_ids(0).tolist()
+    assert prompt(trace, 1)[:15] == tokens(trace, 0)
     first, second = prompt(trace, 2)[2:78], prompt(trace, 2)[78:]
     assert first[:64] == second[:64]
     assert set(first[64:]).isdisjoint(second[64:])
 
 
-def test_a_mark_of_the_byte_order_is_passed_over(tmp_path: Path) -> None:
-    for name, sample in SAMPLES.items():
-        plain, marked = tmp_path / "plain", tmp_path / "marked"
-        plain.write_text(sample)
-        marked.write_text(sample, encoding="utf-8-sig")
-        assert_same(read_trace(marked), read_trace(plain, name))
+@pytest.mark.parametrize(
+    ("text", "arrival", "prompts", "outputs"),
+    [
+        (AZURE, [0.0, 4.25], [374, 396], [44, 1]),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,2162,5\n"
+            "2024-05-10 00:00:01.009930+00:00,2399,6\n",
+            [0.0, 1.0],
+            [2162, 2399],
+            [5, 6],
+        ),
+        (
+            "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n2024-10-15 12:00:00.5,2,3100,44\n"
+            "2024-10-15 12:00:01,0,700,1\n",
+            [0.0, 0.5],
+            [3100, 700],
+            [44, 1],
+        ),
+        (SAMPLES["burstgpt"], [0, 40], [472, 1087], [18, 1]),
+    ],
+    ids=["Azure 2023", "Azure 2024", "Azure with images", "BurstGPT"],
+)
+def test_arrivals_and_lengths_start_at_zero_and_share_nothing(
+    tmp_path: Path, text: str, arrival: list[float], prompts: list[int], outputs: list[int]
+) -> None:
+    trace = read(tmp_path, text)
+    assert trace.arrival.tolist() == pytest.approx(arrival)
+    assert (trace.prompt_tokens.tolist(), trace.output_tokens.tolist()) == (prompts, outputs)
+    ids = [*tokens(trace, 0), *tokens(trace, 1)]
+    assert len(ids) == len(set(ids))
+    assert trace.session.tolist() == [-1, -1]
 
 
-def test_azure_requests_start_at_zero_and_share_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text(SAMPLES["azure"])
-    trace = read_trace(path)
-
-    assert trace.arrival.tolist() == pytest.approx([0.0, 4.25])
-    assert trace.output_tokens.tolist() == [44, 1]
-    tokens = [token for request in range(2) for token in trace.token_ids(request).tolist()]
-    assert len(tokens) == len(set(tokens)) == 374 + 44 + 396 + 1
+def test_sessions_of_burstgpt_are_those_of_its_column(tmp_path: Path) -> None:
+    rows = "1,u,0.5,ChatGPT,10,2,12,Conversation log\n2,v,0.5,ChatGPT,10,2,12,API log\n"
+    rows += "3,u,0.5,ChatGPT,10,2,12,Conversation log\n"
+    assert read(tmp_path, f"{EIGHT}\n{rows}").session.tolist() == [0, 1, 0]
 
 
-def test_azure_traces_of_later_years_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-        "2024-05-10 00:00:00.009930+00:00,2162,5\n"
-        "2024-05-10 00:00:01.009930+00:00,2399,6\n"
+def test_a_block_of_bailian_behind_another_prefix_is_another_block(tmp_path: Path) -> None:
+    trace = read(tmp_path, SAMPLES["bailian"])
+    assert common(trace, 0, 1) == 32
+    assert common(trace, 0, 2) == common(trace, 1, 2) == 0
+    assert not {*prompt(trace, 0), *prompt(trace, 1)} & {*prompt(trace, 2)}
+    assert trace.session.tolist() == [0, 0, 1]
+    assert trace.arrival.tolist() == [0, 8.5, 18.5]
+    assert trace.prompt_tokens.tolist() == [40, 64, 50]
+    assert trace.output_tokens.tolist() == [2, 1, 1]
+    # Tokens behind the last hash are unique.
+    assert not {*tokens(trace, 2)[48:]} & {*tokens(trace, 0), *tokens(trace, 1)}
+
+
+def test_raw_lists_of_ids_are_read_as_their_delta_coded_form(tmp_path: Path) -> None:
+    def conversation(*ids: dict[str, Any]) -> str:
+        first, own, third, last = ids
+        sub = {"t": 1.0, "type": "n", "in": 70, "out": 3} | own
+        requests = [
+            {"t": 0.0, "type": "s", "model": "m", "in": 130, "out": 10} | first,
+            {"t": 1.0, "type": "subagent", "tool_tokens": 0, "requests": [sub]},
+            {"t": 9.0, "type": "n", "in": 200, "out": 4, "think_time": 2.5} | third,
+            {"t": 12.0, "type": "n", "in": 129, "out": 1} | last,
+        ]
+        about = {"id": "a", "models": ["m"], "block_size": 64, "tool_tokens": 64}
+        return lines([about | {"system_tokens": 0, "requests": requests}])
+
+    raw = read(
+        tmp_path, conversation(*({"hash_ids": ids} for ids in ([1, 2], [1], [1, 2, 7], [1, 9])))
     )
-    trace = read_trace(path)
-    assert trace.arrival.tolist() == pytest.approx([0.0, 1.0])
-    assert trace.prompt_tokens.tolist() == [2162, 2399]
-    assert trace.output_tokens.tolist() == [5, 6]
-
-    path.write_text(
-        "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n"
-        "2024-10-15 12:00:00.5,2,3100,44\n"
-        "2024-10-15 12:00:01,0,700,1\n"
+    coded = ((0, [1, 2]), (0, [1]), (2, [7]), (1, [9]))
+    assert_same(
+        raw, read(tmp_path, conversation(*({"keep": keep, "new": new} for keep, new in coded)))
     )
-    trace = read_trace(path)
-    assert trace.arrival.tolist() == [0.0, 0.5]
-    assert trace.prompt_tokens.tolist() == [3100, 700]
-    assert trace.output_tokens.tolist() == [44, 1]
+    assert common(raw, 0, 3) == 64
 
 
 @pytest.mark.parametrize(
@@ -252,81 +270,56 @@ def test_azure_traces_of_later_years_are_read(tmp_path: Path) -> None:
 def test_a_zone_behind_a_time_is_no_fraction_of_it(
     tmp_path: Path, time: str, seconds: float
 ) -> None:
-    path = tmp_path / "trace"
-    early = "2024-05-09 00:00:01"
-    path.write_text(f"{early},8,1\n{time},8,1\n")
-    assert read_trace(path, "azure").arrival[1] == 86_400 + seconds
-
-
-def test_a_file_in_no_known_format_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text('{"question": 42}\n')
-    with pytest.raises(TraceError, match=r"no known format.*mooncake, conversations") as caught:
-        read_trace(path)
-    text = str(caught.value)
-    assert text.startswith(
-        f'{path} is in no known format: its first line begins {{"question": 42}}. It has no field '
-        "of one. docs/reference/traces.md lists"
-    )
+    rows = f"2024-05-09 00:00:01,8,1\n{time},8,1\n"
+    assert read(tmp_path, rows, "azure").arrival[1] == 86_400 + seconds
 
 
 @pytest.mark.parametrize(
-    ("line", "nearest"),
+    ("line", "told"),
     [
         (
-            '{"timestamp": 1, "input_length": 600, "output_length": 4}',
+            b'{"question": 42}',
+            'trace is in no known format: its first line begins {"question": 42}. It has no field '
+            "of one. docs/reference/traces.md lists",
+        ),
+        (b"\xff\x00pickled, not text", r"begins \xff\x00pickled, not text. It has no field"),
+        (
+            b'{"timestamp": 1, "input_length": 600, "output_length": 4}',
             "The nearest is mooncake, without hash_ids",
         ),
         (
-            '{"arrival_time_ns": 1, "input_toks": 600}',
+            b'{"arrival_time_ns": 1, "input_toks": 600}',
             "The nearest is llmservingsim, without output_toks, input_tok_ids",
         ),
         (
-            '{"input_length": 600, "timest',
+            b'{"input_length": 600, "timest',
             "The nearest is mooncake, without timestamp, output_length, hash_ids",
         ),
+        (b"TIMESTAMP,ContextTokens,Model", "The nearest is azure, without GeneratedTokens"),
+        (b"Timestamp,Model,Request tokens", "The nearest is burstgpt, without Response tokens"),
         (
-            "TIMESTAMP,ContextTokens,Model",
-            "The nearest is azure, without GeneratedTokens",
-        ),
-        ("Timestamp,Model,Request tokens", "The nearest is burstgpt, without Response tokens"),
-        (
-            "ContextTokens,GeneratedTokens,TIMESTAMP",
+            b"ContextTokens,GeneratedTokens,TIMESTAMP",
             "The nearest is azure, in this order: TIMESTAMP,ContextTokens,GeneratedTokens",
         ),
     ],
 )
-def test_a_file_in_no_known_format_is_compared_with_the_nearest(
-    tmp_path: Path, line: str, nearest: str
+def test_a_file_in_no_known_format_is_refused_and_compared_with_the_nearest(
+    tmp_path: Path, line: bytes, told: str
 ) -> None:
-    path = tmp_path / "trace"
-    path.write_text(f"{line}\n")
-    with pytest.raises(TraceError) as caught:
-        read_trace(path)
-    assert nearest in str(caught.value)
+    with pytest.raises(TraceError, match=r"no known format.*mooncake, conversations") as caught:
+        read(tmp_path, line + b"\n")
+    assert told in str(caught.value)
 
 
-def test_bytes_of_a_file_in_no_known_format_are_shown_as_text(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_bytes(b"\xff\x00pickled, not text\n")
-    with pytest.raises(TraceError, match=r"begins \\xff\\x00pickled, not text\. It has no field"):
-        read_trace(path)
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
-    path.write_text("")
+def test_a_trace_without_requests_or_with_too_many_tokens_is_refused(tmp_path: Path) -> None:
     for name in ("auto", "mooncake"):
         with pytest.raises(TraceError, match="holds no request"):
-            read_trace(path, name)
-
-
-def test_more_distinct_tokens_than_int32_holds_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trace"
+            read(tmp_path, "", name)
     row = {"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [2**22 - 1]}
-    path.write_text(json.dumps(row))
     with pytest.raises(TraceError, match=r"2,147,483,647 distinct tokens"):
-        read_trace(path)
+        read(tmp_path, json.dumps(row))
+    with pytest.raises(TraceError, match="'parquet' is no trace format; known are auto, mooncake,"):
+        read(tmp_path, AZURE, "parquet")
 
 
 def test_a_format_is_one_row_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,10 +349,3 @@ def _build_pairs(name: str, records: Sequence[tuple[int, int]]) -> TraceBuilder:
         spans = [builder.fresh(prompt_tokens + output_tokens)]
         builder.add(spans, arrival=0, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     return builder
-
-
-def test_a_format_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(AZURE)
-    with pytest.raises(TraceError, match="'parquet' is no trace format; known are auto, mooncake,"):
-        read_trace(path, "parquet")

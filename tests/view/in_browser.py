@@ -6,12 +6,9 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -255,28 +252,6 @@ def assert_a_line_shows_the_time(page: Browser, plots: list[str]) -> None:
     page.run(f"{axis}.end = {seconds}")
 
 
-@pytest.mark.vllm
-def test_vllms_manager_plays_on_the_same_axis(page: Browser, tmp_path: Path) -> None:
-    path, figures = tmp_path / "replay.html", tmp_path / "figures.json"
-    run(*TOOLS[:-2], "--manager", "rust", "--manager", "vllm", "--html", path, "--json", figures)
-    ours, theirs = json.loads(figures.read_text())
-    page.open(path.as_uri())
-    page.picture(PICTURES / "replay-vllm.png", 2050)
-    assert "vLLM was not replayed" not in path.read_text()
-    page.set("time", 399)
-    words = page.text("now")
-    for result in (ours, theirs):
-        assert f"<b>{result['variant']}</b>" in words
-        assert f"{100 * result['hit_rate']:.1f} % of prompt tokens found so far" in words
-    plots = [f"prompts of {result['variant']}" for result in (ours, theirs)]
-    assert_a_line_shows_the_time(page, plots)
-    requests = page.data("requests 1")
-    found = max(range(len(requests["hit"])), key=requests["hit"].__getitem__)
-    middle = requests["hit"][found] / 2
-    page.point(*page.place(plots[1], requests["seconds"][found], middle))
-    page.wait(lambda: requests["story"][found] in page.tooltips())
-
-
 @contextmanager
 def serving(*arguments: str) -> Iterator[str]:
     """``view``, and the address that it prints."""
@@ -375,72 +350,6 @@ def test_names_of_others_run_no_script_in_a_file(
     page.open(path.as_uri())
     assert_names_are_text(page, "title")
     assert TEX in page.driver.title
-
-
-def test_names_of_others_run_no_script_in_a_served_page(window: Browser, tmp_path: Path) -> None:
-    with serving(str(write_config(tmp_path)), "--memory", "64MiB") as address:
-        window.open(address)
-        assert_names_are_text(window, "title")
-        window.set("memory", "1KiB")
-        window.wait(lambda: window.text("error"))
-        assert_names_are_text(window, "title")
-    window.errors()
-
-
-OPENS = """
-const [address, token, done] = arguments
-try {
-  const socket = new WebSocket(address, ['bokeh', token])
-  socket.onmessage = () => done('greeted')
-  socket.onerror = () => done('refused')
-} catch (error) {
-  done(error.name)
-}
-"""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<p>another site")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def site() -> Iterator[str]:
-    """Another site, whose name leads to this machine as all names do in this browser."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        try:
-            yield f"http://evil.example:{server.server_port}/"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_another_site_neither_reads_nor_drives_the_page(
-    window: Browser, address: str, site: str
-) -> None:
-    with urllib.request.urlopen(address) as answer:
-        token = re.findall('"token":"([^"]+)"', answer.read().decode())[0]
-    host, _, path = address.removeprefix("http://").partition("/")
-    port = host.rpartition(":")[2]
-    evil = f"evil.example:{port}"
-    for tried in (f"http://{evil}/", f"http://{evil}/{path}", f"http://{host}/"):
-        window.driver.get(tried)
-        assert window.run("return document.body.textContent") == "403: Forbidden"
-    for opened in (f"http://{evil}/{path}", site):
-        window.driver.get(opened)
-        assert window.run("return location.hostname") == "evil.example"
-        for socket in (f"ws://{evil}/{path}ws", f"ws://{host}/{path}ws", f"ws://{evil}/ws"):
-            assert window.driver.execute_async_script(OPENS, socket, token) == "refused"
-    window.driver.get(f"http://{host}/")
-    assert window.driver.execute_async_script(OPENS, f"ws://{host}/{path}ws", token) == "greeted"
 
 
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:

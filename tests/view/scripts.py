@@ -1,6 +1,7 @@
-"""Names that would run a script where a page took them for HTML or TeX."""
+"""Names that would run a script where a page took them for HTML or TeX, and what a page holds."""
 
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 
 RUN = "window.ran=1"
@@ -31,3 +32,26 @@ def write_trace(folder: Path) -> Path:
     rows = [f"2024-05-01 10:00:{second:02}.0,1000,24\n" for second in range(20)]
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows))
     return path
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page, what they would fetch, and the text of its title."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.fetched: list[str] = []
+        self.policies: list[str] = []
+        self.title = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.found.append(tag)
+        self.fetched += [str(given[name]) for name in ("src", "href", "data") if name in given]
+        if tag == "meta" and given.get("http-equiv") == "Content-Security-Policy":
+            self.policies.append(str(given["content"]))
+
+    def handle_data(self, data: str) -> None:
+        if self.found[-1:] == ["title"]:
+            self.title += data

@@ -3,8 +3,8 @@
 import json
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import hybrid_blocks
 import msgspec
@@ -21,6 +21,7 @@ from hybrid_blocks.tools.view.page import html_of
 from hybrid_blocks.tools.view.replay_page import ReplayPage, head
 from hybrid_blocks.tools.view.replay_picture import make_replay_picture, story
 from loads import generate
+from scripts import Elements
 from typer.testing import CliRunner
 
 ASKED = ("--workload", "tools", "--limit", 40, "--model", "Qwen3.5-27B", "--memory", "8GiB")
@@ -32,15 +33,6 @@ def run(*arguments: object, expect: int = 0) -> str:
     assert not isinstance(result.exception, Exception), result.exception
     assert result.exit_code == expect, result.output
     return result.stderr if expect else result.stdout
-
-
-class References(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fetched: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.fetched += [f"{tag} {value}" for name, value in attrs if name in {"src", "href"}]
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +224,9 @@ def test_the_command_writes_a_page_that_needs_no_network(tmp_path: Path) -> None
     html = page.read_text()
     result = json.loads(figures.read_text())
     assert f"<b>{result['hit_rate']:.1%}</b> of prompt tokens found" in json_text(html)
-    references = References()
-    references.feed(html)
-    assert not references.fetched
-    assert "default-src 'none'" in html
+    elements = Elements(html)
+    assert not elements.fetched
+    assert "default-src 'none'" in elements.policies[0]
     made_by = f"hybrid-blocks {hybrid_blocks.__version__}: <code>hybrid-blocks replay --"
     assert made_by in json_text(html)
     assert "Manager rust is the core of this package" in html
@@ -286,37 +277,29 @@ def test_ten_thousand_requests_stay_a_small_file(case: tuple[Trace, Cache, Runs]
     trace, cache, runs = case
     picture = make_replay_picture(trace, cache, runs)
     many = 10_000 // len(trace) + 1
-    larger = [
-        replace(
-            one,
-            requests={
-                name: list(values) * many if name == "story" else np.tile(values, many)
-                for name, values in one.requests.items()
-            },
-            samples={name: np.resize(values, 2000) for name, values in one.samples.items()},
-            arena=replace(
-                one.arena,
-                count=MOST_TILES,
-                tiles={
-                    name: np.resize(values, MOST_FRAMES * MOST_TILES)
-                    for name, values in one.arena.tiles.items()
-                },
-                hits=replace(
-                    one.arena.hits,
-                    columns={
-                        name: list(values) * many if name == "words" else np.tile(values, many)
-                        for name, values in one.arena.hits.columns.items()
-                    },
-                    parts={
-                        name: np.tile(values, many) for name, values in one.arena.hits.parts.items()
-                    },
-                ),
-                seconds=np.resize(one.arena.seconds, MOST_FRAMES),
-            ),
+
+    def tiled(columns: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: values * many if isinstance(values, list) else np.tile(values, many)
+            for name, values in columns.items()
+        }
+
+    def resized(columns: dict[str, Any], size: int) -> dict[str, Any]:
+        return {name: np.resize(values, size) for name, values in columns.items()}
+
+    larger = []
+    for one in picture.runs:
+        assert one.arena is not None
+        hits = one.arena.hits
+        arena = replace(
+            one.arena,
+            count=MOST_TILES,
+            tiles=resized(one.arena.tiles, MOST_FRAMES * MOST_TILES),
+            hits=replace(hits, columns=tiled(hits.columns), parts=tiled(hits.parts)),
+            seconds=np.resize(one.arena.seconds, MOST_FRAMES),
         )
-        for one in picture.runs
-        if one.arena is not None
-    ]
+        samples = resized(one.samples, 2000)
+        larger.append(replace(one, requests=tiled(one.requests), samples=samples, arena=arena))
     html = html_of(ReplayPage(replace(picture, runs=tuple(larger))).document())
     assert len(html.encode()) < MOST_BYTES
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from hybrid_blocks.tools.view.page import safe
 from hybrid_blocks.tools.view.plan_page import PlanPage
 from hybrid_blocks.tools.view.replay_page import ReplayPage
 from hybrid_blocks.tools.view.replay_picture import make_replay_picture
-from scripts import RUN, write_config, write_trace
+from scripts import RUN, Elements, write_config, write_trace
 from typer.testing import CliRunner
 
 PLAIN: dict[Any, set[str]] = {
@@ -78,23 +77,6 @@ def test_no_model_renders_a_name_of_others(make: Any, tmp_path: Path) -> None:
     assert sum(isinstance(model, Div) for model in page.models) > 5
 
 
-class Tags(HTMLParser):
-    """Collects the elements of a page, and the text of its title."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-        self.title = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del attrs
-        self.found.append(tag)
-
-    def handle_data(self, data: str) -> None:
-        if self.found[-1:] == ["title"]:
-            self.title += data
-
-
 @pytest.mark.parametrize("command", ["plan", "replay"])
 def test_a_file_holds_no_element_of_a_name(command: str, tmp_path: Path) -> None:
     page, plain = tmp_path / "page.html", tmp_path / "plain.html"
@@ -108,9 +90,7 @@ def test_a_file_holds_no_element_of_a_name(command: str, tmp_path: Path) -> None
     for what, path in (((str(named),), page), (other, plain)):
         result = CliRunner().invoke(app, [command, *what, *asked, "--html", str(path)])
         assert result.exit_code == 0, result.output
-        tags = Tags()
-        tags.feed(path.read_text())
-        found.append(tags)
+        found.append(Elements(path.read_text()))
     assert found[0].found == found[1].found
     assert RUN in found[0].title
     assert "FindTeX" not in page.read_text()  # part of MathJax

@@ -204,11 +204,10 @@ class LoadingEngine(FakeEngine):
         while self._in_flight:
             self._take_in(*self._in_flight.popleft())
 
-    def step(self) -> None:
+    def step(self) -> SchedulerOutput:
         """Schedule and execute; take in the outputs, one step later if asynchronous."""
-        output = self.scheduler.schedule()
-        for new in output.scheduled_new_reqs:
-            self.num_cached_tokens += new.num_computed_tokens
+        output = self._schedule()
         self._in_flight.append((output, *self.worker.execute(output)))
         while len(self._in_flight) > self._depth:
             self._take_in(*self._in_flight.popleft())
+        return output

@@ -1,19 +1,29 @@
 """vLLM's scheduler and a fake worker, in the engine's loop, with random requests."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.vllm import install
+from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.natural.slab_pool import SlabPool
+from hybrid_blocks.vllm.scheduler import one_call
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from .fake_worker import VOCABULARY, CorruptedError, FakeWorker, Truth
 
 NUM_FAMILIES = 3
+SCHEDULERS = (Scheduler, AsyncScheduler), (one_call.Scheduler, one_call.AsyncScheduler)
+"""Schedulers of vLLM and of this package, in step and one step ahead."""
 
 
 class FakeEngine:
@@ -41,7 +51,7 @@ class FakeEngine:
         self.num_finished = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
-        self._hasher = hasher
+        self.hasher = hasher
         self._tamper = tamper
         self._random = random
         self._max_model_len = max_model_len
@@ -50,6 +60,8 @@ class FakeEngine:
         self._depth = num_stages - (not is_async)
         self._in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput, Any]] = deque()
         self._requests: dict[str, Request] = {}
+        self.hits: dict[str, int] = {}
+        """Tokens that each request found when it was last admitted."""
         self._num_added = 0
         self._histories: deque[list[int]] = deque(maxlen=6)
 
@@ -72,31 +84,45 @@ class FakeEngine:
         self.add(prompt, min(most, draw.choice((1, 2, 6, 12, 30, 50))), priority)
 
     def add(
-        self, prompt: list[int], max_tokens: int, priority: int = 0, transfer: Any = None
+        self,
+        prompt: list[int],
+        max_tokens: int,
+        priority: int = 0,
+        transfer: Any = None,
+        *,
+        at: Request | None = None,
+        sampling: Any = None,
+        **about: Any,
     ) -> Request:
-        """A request arrives that is to generate ``max_tokens``."""
-        self._num_added += 1
-        id_ = f"request{self._num_added}"
+        """A request arrives to generate ``max_tokens``, or the next input of the session ``at``."""
+        self._num_added += at is None
+        id_ = f"request{self._num_added}" if at is None else at.request_id
         request = Request(
             request_id=id_,
-            prompt_token_ids=prompt,
-            sampling_params=SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+            prompt_token_ids=list(prompt),
+            sampling_params=SamplingParams(
+                max_tokens=max_tokens, ignore_eos=True, **(sampling or {})
+            ),
             pooling_params=None,
             arrival_time=self._num_added,
-            block_hasher=self._hasher,
+            block_hasher=self.hasher,
             priority=priority,
+            **about,
         )
         request.kv_transfer_params = transfer
-        self._requests[id_] = request
+        self._requests.setdefault(id_, request)
         self.scheduler.add_request(request)
         return request
 
+    def abort(self, request: Request) -> None:
+        """The client of a request hangs up."""
+        self._requests.pop(request.request_id, None)
+        self.scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+
     def hang_up(self) -> None:
-        """A client hangs up."""
+        """Some client hangs up."""
         if self._requests:
-            id_ = self._random.choice(sorted(self._requests))
-            self._requests.pop(id_)
-            self.scheduler.finish_requests(id_, RequestStatus.FINISHED_ABORTED)
+            self.abort(self._requests[self._random.choice(sorted(self._requests))])
 
     def reset(self) -> None:
         """The prefix cache is reset, and running requests with it."""
@@ -124,19 +150,29 @@ class FakeEngine:
 
     # --- one step -----------------------------------------------------------
 
-    def step(self) -> None:
+    def step(self) -> SchedulerOutput:
         """Schedule and execute; take in the outputs, one step later if asynchronous."""
-        output = self.scheduler.schedule()
-        for new in output.scheduled_new_reqs:
-            self.num_cached_tokens += new.num_computed_tokens
+        output = self._schedule()
         self._tamper(output)
         result, drafts = self.worker.execute(output)
         if output.total_num_scheduled_tokens:
             self._in_flight.append((output, result, drafts))
             if len(self._in_flight) <= self._depth:
-                return
+                return output
         if self._in_flight:
             self._take_in(*self._in_flight.popleft())
+        return output
+
+    def _schedule(self) -> SchedulerOutput:
+        output: SchedulerOutput = self.scheduler.schedule()
+        for new in output.scheduled_new_reqs:
+            self.num_cached_tokens += new.num_computed_tokens
+            self.hits[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        for id_, start in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if id_ in cached.resumed_req_ids:
+                self.hits[id_] = start
+        return output
 
     def _take_in(self, output: SchedulerOutput, result: ModelRunnerOutput, drafts: Any) -> None:
         self.scheduler.update_from_output(output, result)
@@ -179,3 +215,62 @@ def unowned_units(scheduler: Any) -> Callable[[], Iterable[int]]:
         return [slab for slab in range(1, num_slabs) if slab not in held]
 
     return empty_slabs
+
+
+@contextmanager
+def installed(level: Level) -> Iterator[None]:
+    """The plugin at a level; nothing at ``off``."""
+    if level is not Level.OFF:
+        install.install(level)
+    try:
+        yield
+    finally:
+        install.uninstall()
+
+
+def make_engine(
+    config: KVCacheConfig,
+    random: Random,
+    engine_cls: type[FakeEngine] = FakeEngine,
+    worker_cls: type[FakeWorker] = FakeWorker,
+    *,
+    scheduler_cls: type[Scheduler],
+    max_model_len: int,
+    hash_block_size: int,
+    of_rank: KVCacheConfig | None = None,
+    num_drafts: int = 0,
+    share_accepted: float = 0.6,
+    engine: Any = None,
+    **options: Any,
+) -> Any:
+    """Return an engine over the blocks of a configuration; ``of_rank`` has those of one rank."""
+    options = {"num_requests": 8, "max_num_batched_tokens": 64} | options
+    scheduler = scheduler_over(
+        config if of_rank is None else of_rank,
+        scheduler_cls=scheduler_cls,
+        max_model_len=max_model_len,
+        hash_block_size=hash_block_size,
+        num_draft_tokens=num_drafts,
+        **options,
+    )
+    is_async = issubclass(scheduler_cls, AsyncScheduler)
+    lookahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)
+    worker = worker_cls(
+        config,
+        num_drafts=num_drafts,
+        share_accepted=share_accepted,
+        is_async=is_async,
+        zeroes_units=not getattr(config, "zeroes_single_blocks", False),
+        looks_ahead=lookahead > 0,
+        unowned=unowned_units(scheduler),
+        random=random,
+    )
+    return engine_cls(
+        scheduler,
+        worker,
+        make_hasher(hash_block_size, *filter(None, [lookahead])),
+        random,
+        max_model_len=max_model_len,
+        is_async=is_async,
+        **(engine or {}),
+    )

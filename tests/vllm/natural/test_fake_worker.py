@@ -13,17 +13,14 @@ from unittest.mock import patch
 import pytest
 from hybrid_blocks.kernels import StateLayout
 from hybrid_blocks.model.layer import StateFormat
-from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import check, install
+from hybrid_blocks.tools.profile.loop import fingerprint_schedule
+from hybrid_blocks.vllm import check
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.scheduler import one_call
 from hybrid_blocks.vllm.worker.converting_copies import Recipe
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.config import VllmConfig
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -31,16 +28,14 @@ from vllm.v1.kv_cache_interface import (
     MambaSpec,
 )
 
-from .fake_worker import CorruptedError, FakeWorker
-from .fake_worker_engine import FakeEngine, unowned_units
+from .fake_worker import CorruptedError
+from .fake_worker_engine import SCHEDULERS, FakeEngine, installed, make_engine
 
-NUM_STEPS = int(os.environ.get("HYBRID_BLOCKS_ORACLE_STEPS", "4000"))
+NUM_STEPS = int(os.environ.get("HYBRID_BLOCKS_ORACLE_STEPS", "5000"))
 MAX_MODEL_LEN = 160
 MAX_NUM_REQUESTS = 8
 NATURAL_BLOCK_SIZE = 4
 LEVELS = [Level.OFF, Level.MANAGER, Level.NATURAL]
-SCHEDULERS = (Scheduler, AsyncScheduler), (one_call.Scheduler, one_call.AsyncScheduler)
-"""Of vLLM and of this package, in step and one step ahead."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +167,7 @@ MIXES = {
     "full-chunked": Mix((full(16), chunked(16, 32)), 40),
     "full-state": Mix((full(16), state()), 40),
     "full-3-states": Mix((full(16), state(), state(), state()), 60),
+    "full-3-states-priorities": Mix((full(16), state(), state(), state()), 40, is_priority=True),
     "full-state-drafts": Mix((full(16), state(3), state(3)), 70, num_drafts=3),
     "full-state-fine": Mix((full(16), state(), state()), 50, hash_block_size=4),
     "full-state-fine-drafts": Mix((full(16), state(2)), 50, 2, hash_block_size=4),
@@ -194,28 +190,10 @@ MIXES = {
 
 
 def live(
-    mix: Mix,
-    level: Level,
-    seed: int,
-    num_steps: int,
-    *,
-    is_async: bool,
-    is_one_call: bool = False,
-    num_stages: int = 1,
-    tamper: Callable[[SchedulerOutput], object] = lambda _: None,
-    fault: Callable[[SchedulerOutput], object] | None = None,
+    mix: Mix, level: Level, seed: int, num_steps: int, *, is_async: bool, **options: Any
 ) -> FakeEngine:
     """Live a random life and return the engine after it."""
-    with started(
-        mix,
-        level,
-        Random(seed),
-        is_async=is_async,
-        is_one_call=is_one_call,
-        num_stages=num_stages,
-        tamper=tamper,
-        fault=fault,
-    ) as engine:
+    with started(mix, level, Random(seed), is_async=is_async, **options) as engine:
         engine.live(num_steps, MAX_NUM_REQUESTS)
     return engine
 
@@ -243,52 +221,34 @@ def started(
     one_kind = not mix.has_windows and mix.drafter is None
     zeroes_blocks = is_natural and not is_async and one_kind
     config = mix.config(level, zeroes_single_blocks=zeroes_blocks)
-    if level is not Level.OFF:
-        install.install(level)
     checkpoints = {CHECKPOINTS: f"learned/format={mix.checkpoint_format}"}
-    try:
-        hash_block_size = NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size
+    with installed(level):
         with patch.dict(os.environ, checkpoints):
-            scheduler = scheduler_over(
-                mix.of_rank(config),
+            engine: FakeEngine = make_engine(
+                config,
+                random,
+                of_rank=mix.of_rank(config),
                 dcp=mix.dcp,
-                num_requests=MAX_NUM_REQUESTS,
                 max_model_len=MAX_MODEL_LEN,
                 max_num_batched_tokens=random.choice((24, 37, 64, 203)),
-                hash_block_size=hash_block_size,
+                hash_block_size=NATURAL_BLOCK_SIZE if is_natural else mix.hash_block_size,
                 scheduler_cls=SCHEDULERS[is_one_call][is_async],
-                num_draft_tokens=mix.num_drafts,
+                num_drafts=mix.num_drafts,
+                share_accepted=mix.share_accepted,
                 draft_method="ngram" if mix.drafter is None else "eagle",
                 enable_caching=mix.enable_caching,
                 configure=mix.configure,
+                engine={
+                    "num_stages": num_stages,
+                    "has_priorities": mix.is_priority,
+                    "tamper": tamper,
+                },
             )
-        lookahead = getattr(scheduler, "num_hash_lookahead_tokens", 0)
-        worker = FakeWorker(
-            config,
-            num_drafts=mix.num_drafts,
-            share_accepted=mix.share_accepted,
-            is_async=is_async,
-            zeroes_units=not zeroes_blocks,
-            looks_ahead=lookahead > 0,
-            unowned=unowned_units(scheduler),
-            random=random,
-        )
+        scheduler = engine.scheduler
         if fault:
-            scheduler.schedule = partial(_schedule, scheduler.schedule, fault)  # type: ignore[method-assign]
+            scheduler.schedule = partial(_schedule, scheduler.schedule, fault)
         check.attach(scheduler)
-        yield FakeEngine(
-            scheduler,
-            worker,
-            make_hasher(hash_block_size, *filter(None, [lookahead])),
-            random,
-            max_model_len=MAX_MODEL_LEN,
-            is_async=is_async,
-            num_stages=num_stages,
-            has_priorities=mix.is_priority,
-            tamper=tamper,
-        )
-    finally:
-        install.uninstall()
+        yield engine
 
 
 def _schedule(schedule: Callable[..., SchedulerOutput], fault: Any, *args: Any) -> SchedulerOutput:
@@ -299,22 +259,42 @@ def _schedule(schedule: Callable[..., SchedulerOutput], fault: Any, *args: Any) 
 
 # Level natural needs an attention layer.
 CASES = [
-    (level, mix)
+    (level, mix, is_one_call)
     for level in LEVELS
     for mix in MIXES
+    for is_one_call in (False, True)
     if (level != "natural" or mix != "state-alone")
     and (level == "natural" or MIXES[mix].checkpoint_format == "full")
+    and (level == "natural" or not is_one_call)
 ]
 
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize(("level", "mix"), CASES)
-def test_every_request_reads_what_its_tokens_wrote(level: Level, mix: str, is_async: bool) -> None:
+@pytest.mark.parametrize(("level", "mix", "is_one_call"), CASES)
+def test_every_request_reads_what_its_tokens_wrote(
+    level: Level, mix: str, is_one_call: bool, is_async: bool
+) -> None:
     num_steps = -(-NUM_STEPS // (2 * len(CASES)))
-    engine = live(MIXES[mix], level, 7, num_steps, is_async=is_async)
+    options = {"is_async": is_async, "is_one_call": is_one_call}
+    engine = live(MIXES[mix], level, 7, num_steps, **options)
     assert engine.num_finished > num_steps // 20
     assert engine.worker.num_checked > num_steps
+
+
+@pytest.mark.parametrize("mix", ["full-3-states", "full-3-states-priorities"])
+def test_scheduling_in_one_call_decides_the_same(mix: str) -> None:
+    decided: list[list[bytes]] = [[], []]
+    for is_one_call, noted in enumerate(decided):
+
+        def note(output: SchedulerOutput, noted: list[bytes] = noted) -> None:
+            noted.append(fingerprint_schedule(output))
+
+        options: dict[str, Any] = {"is_one_call": bool(is_one_call), "tamper": note}
+        engine = live(MIXES[mix], Level.NATURAL, 3, 400, is_async=True, **options)
+    assert decided[0] == decided[1]
+    assert engine.scheduler._decodes is not None
+    assert engine.num_preemptions > 0
 
 
 @pytest.mark.parametrize("num_stages", [2, 4])

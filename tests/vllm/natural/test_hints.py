@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.vllm.natural.hints import ACTION, ARGUMENT, said_of
-from vllm.sampling_params import SamplingParams
 from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
-from .test_manager import Engine
+from .test_manager import HybridEngine, engine_of
 
 pytestmark = pytest.mark.usefixtures("natural_level")
 
@@ -21,7 +20,7 @@ def hints(hint: Any, *, kind: str = ACTION, version: str = "1") -> KvHintsEnvelo
 
 
 def request(
-    engine: Engine,
+    engine: HybridEngine,
     prompt: list[int],
     session: str | None = None,
     hint: str | None = None,
@@ -30,47 +29,37 @@ def request(
 ) -> Request:
     """Add a request of a session, with a hint."""
     extra = None if argument is None else {ARGUMENT: argument}
-    added = Request(
-        request_id=f"request{engine.num_added}",
-        prompt_token_ids=prompt,
-        sampling_params=SamplingParams(max_tokens=2, ignore_eos=True, extra_args=extra),
-        pooling_params=None,
-        block_hasher=engine.hasher,
-        session_id=session,
-        kv_hints=None if hint is None else hints(hint),
-    )
-    engine.num_added += 1
-    engine.scheduler.add_request(added)
-    return added
+    said = None if hint is None else hints(hint)
+    return engine.add(prompt, 2, sampling={"extra_args": extra}, session_id=session, kv_hints=said)
 
 
 def prompt_of(number: int, length: int = 320) -> list[int]:
     return [10_000 * number + at for at in range(length)]
 
 
-def serve(engine: Engine, number: int, *said: Any, **options: Any) -> int:
+def serve(engine: HybridEngine, number: int, *said: Any, **options: Any) -> int:
     """Serve a turn; return how many of its tokens are found."""
     added = request(engine, prompt_of(number), *said, **options)
     engine.finish()
     return engine.hits[added.request_id]
 
 
-def first_lost(engine: Engine, numbers: list[int]) -> int:
+def first_lost(engine: HybridEngine, numbers: list[int]) -> int:
     """Return whose prompt is not found any more first, as others take the memory."""
     for other in range(100, 160):
         for number in numbers:
             probe = request(engine, prompt_of(number))
             _, found, _ = engine.manager.get_computed_blocks(probe)
-            engine.scheduler.finish_requests(probe.request_id, RequestStatus.FINISHED_ABORTED)
+            engine.abort(probe)
             if not found:
                 return number
         serve(engine, other)
     raise AssertionError("nothing was lost")
 
 
-def filled() -> Engine:
+def filled() -> HybridEngine:
     # A state every 160 tokens, whatever was learned of who comes back.
-    engine = Engine(100, interval=160)
+    engine = engine_of(100, interval=160)
     for number in range(20, 38):
         serve(engine, number)
     return engine
@@ -111,7 +100,7 @@ def test_a_request_that_is_aborted_while_it_waits_still_says_something_of_its_se
     serve(engine, 1, "first")
     serve(engine, 2, "second")
     word = request(engine, [1, 2, 3], "second", "done")
-    engine.scheduler.finish_requests(word.request_id, RequestStatus.FINISHED_ABORTED)
+    engine.abort(word)
     assert first_lost(engine, [1, 2]) == 2
 
 

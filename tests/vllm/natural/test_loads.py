@@ -7,8 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hybrid_blocks.tools.profile.engine import Groups, make_hasher, scheduler_over
-from hybrid_blocks.vllm import install
+from hybrid_blocks.tools.profile.engine import Groups
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from oracle.engines import full
@@ -19,13 +18,12 @@ from vllm.v1.request import RequestStatus
 from . import fake_connector
 from .fake_connector import LoadingEngine, LoadingWorker, Plan
 from .fake_worker import CorruptedError
-from .fake_worker_engine import unowned_units
+from .fake_worker_engine import SCHEDULERS, installed, make_engine
 from .test_fake_worker import (
     MAX_MODEL_LEN,
     MAX_NUM_REQUESTS,
     MIXES,
     NATURAL_BLOCK_SIZE,
-    SCHEDULERS,
     Mix,
     _groups,
     state,
@@ -45,7 +43,6 @@ def loading(
     is_one_call: bool = False,
     mix: Mix | None = None,
     max_model_len: int = MAX_MODEL_LEN,
-    num_batched_tokens: int = 64,
     configure: Callable[[VllmConfig], None] = lambda _: None,
 ) -> Iterator[LoadingEngine]:
     """Start an engine that has the connector."""
@@ -54,39 +51,21 @@ def loading(
         fake_connector.attach(config, policy)
         configure(config)
 
-    if level is not Level.OFF:
-        install.install(level)
-    try:
-        scheduler = scheduler_over(
+    with installed(level):
+        engine = make_engine(
             config,
-            num_requests=MAX_NUM_REQUESTS,
+            plan.random,
+            LoadingEngine,
+            LoadingWorker,
             max_model_len=max_model_len,
-            max_num_batched_tokens=num_batched_tokens,
             hash_block_size=plan.unit,
             scheduler_cls=SCHEDULERS[is_one_call][is_async],
-            num_draft_tokens=mix.num_drafts if mix else 0,
+            num_drafts=mix.num_drafts if mix else 0,
             configure=with_connector,
         )
-        scheduler.connector.plan = plan  # type: ignore[union-attr]
-        worker = LoadingWorker(
-            config,
-            num_drafts=mix.num_drafts if mix else 0,
-            is_async=is_async,
-            zeroes_units=not getattr(config, "zeroes_single_blocks", False),
-            unowned=unowned_units(scheduler),
-            random=plan.random,
-        )
-        worker.is_async_load = plan.is_async
-        yield LoadingEngine(
-            scheduler,
-            worker,
-            make_hasher(plan.unit),
-            plan.random,
-            max_model_len=max_model_len,
-            is_async=is_async,
-        )
-    finally:
-        install.uninstall()
+        engine.scheduler.connector.plan = plan
+        engine.worker.is_async_load = plan.is_async
+        yield engine
 
 
 def live(
@@ -213,9 +192,8 @@ def test_blocks_are_kept_until_the_step_of_an_aborted_request_has_ended() -> Non
         request = engine.add(prompt(1, 200), 50)
         for _ in range(6):
             engine.step()
-        engine.scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+        engine.abort(request)
         assert pool.get_num_free_blocks() < free
-        engine._requests.clear()
         for _ in range(3):
             engine.step()
         assert pool.get_num_free_blocks() == free

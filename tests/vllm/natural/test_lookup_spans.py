@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from .test_manager import Engine
+from .test_manager import HybridEngine, engine_of
 
 pytestmark = pytest.mark.usefixtures("natural_level")
 
@@ -29,7 +29,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     return made
 
 
-def serve(engine: Engine, headers: dict[str, str] | None, prompt: list[int] = PROMPT) -> int:
+def serve(engine: HybridEngine, headers: dict[str, str] | None, prompt: list[int] = PROMPT) -> int:
     """Serve a prompt once, and return how many of its tokens were found."""
     request = engine.add(prompt, 4)
     request.trace_headers = headers
@@ -38,7 +38,7 @@ def serve(engine: Engine, headers: dict[str, str] | None, prompt: list[int] = PR
 
 
 def test_each_traced_admission_has_a_span(exporter: InMemorySpanExporter) -> None:
-    engine = Engine(20)
+    engine = engine_of(20)
     found = [serve(engine, headers) for headers in (HEADERS, None, HEADERS)]
     spans: Any = exporter.get_finished_spans()
     assert found[0] == 0 < found[2]
@@ -59,7 +59,7 @@ def test_each_traced_admission_has_a_span(exporter: InMemorySpanExporter) -> Non
 def test_the_span_says_how_far_attention_reached_past_the_last_checkpoint(
     exporter: InMemorySpanExporter,
 ) -> None:
-    engine = Engine(20)
+    engine = engine_of(20)
     serve(engine, None)
     leaves = 5 * 16
     assert serve(engine, HEADERS, [*PROMPT[:leaves], *range(900, 1000)]) == 0
@@ -73,4 +73,4 @@ def test_the_span_says_how_far_attention_reached_past_the_last_checkpoint(
 
 
 def test_an_engine_without_traces_calls_the_core_itself() -> None:
-    assert "allocate_slots" not in vars(Engine(20).manager)
+    assert "allocate_slots" not in vars(engine_of(20).manager)

@@ -18,8 +18,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.nixl.params import _FIELDS, NO_ENGINE
 from hybrid_blocks.offload.nixl.stalled import StalledReads
 from hybrid_blocks.offload.nixl.worker import SlabNixlWorker
-from hybrid_blocks.tools.profile.engine import Groups, make_hasher, scheduler_over
-from hybrid_blocks.vllm import install
+from hybrid_blocks.tools.profile.engine import Groups
 from hybrid_blocks.vllm.level import Level
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,13 +27,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
     MultiKVConnectorWorkerMetadata,
 )
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
 from . import fake_host
 from .fake_connector import Load, LoadingWorker
 from .fake_host import Host, HostConnector, HostWorker
-from .fake_worker_engine import unowned_units
+from .fake_worker_engine import installed, make_engine
 from .fake_worker_memory import Ids
 from .test_slab_offload import HostEngine
 
@@ -206,28 +206,21 @@ def pulling(
         )
 
     random = Random(1)
-    install.install(Level.NATURAL)
-    try:
-        scheduler = scheduler_over(
+    with installed(Level.NATURAL):
+        engine = make_engine(
             config,
+            random,
+            PullEngine,
+            PullWorker,
             num_requests=4,
             max_model_len=max_model_len,
-            max_num_batched_tokens=64,
             hash_block_size=16,
+            scheduler_cls=Scheduler,
             configure=attach,
         )
-        worker = PullWorker(
-            config,
-            zeroes_units=not config.zeroes_single_blocks,
-            unowned=unowned_units(scheduler),
-            random=random,
-        )
-        worker.scheduler = scheduler
-        worker.host = Host(random)
-        options: dict[str, Any] = {"max_model_len": max_model_len, "is_async": False}
-        yield PullEngine(scheduler, worker, make_hasher(16), random, **options)
-    finally:
-        install.uninstall()
+        engine.worker.scheduler = engine.scheduler
+        engine.worker.host = Host(random)
+        yield engine
 
 
 LISTS = pytest.mark.parametrize("weights", [None, [1, 1]], ids=["alone", "beside offload"])
@@ -327,8 +320,7 @@ def test_blocks_of_a_read_that_its_client_gave_up_are_kept_until_it_ends(
         request = engine.ask(PROMPT)
         engine.step()
         assert request.status is RequestStatus.WAITING_FOR_REMOTE_KVS
-        engine.scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
-        engine._requests.clear()
+        engine.abort(request)
         held = free - engine.num_free
         for _ in range(4):
             engine.step()
