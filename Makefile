@@ -208,13 +208,7 @@ debug-builds:
 test-light: $(LIGHT) debug-builds ## pytest without vLLM
 	$(IN_LIGHT) $(call pytest-in,$(VENV)) -n $(WORKERS) -W 'ignore:hybrid_blocks was built' --without-vllm $(WHICH) $(ARGS)
 
-# SGLang's own arithmetic is the oracle of its column in `plan`. Its wheel needs none of what it depends on.
-build/sglang: build/.vllm-$(NEWEST)-env python/hybrid_blocks/tools/plan/sglang.py
-	rm -rf $@
-	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps --target $@ \
-	  sglang==$(shell sed -n 's/^RELEASE.* = "\(.*\)"/\1/p' python/hybrid_blocks/tools/plan/sglang.py)
-
-test-python: build/.developed $(if $(WHICH),,build/sglang) ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
+test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
 	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(BESIDE) $(WHICH) $(ARGS)
 
 .PHONY: test-pages bench-pages page-images

@@ -91,7 +91,6 @@ NEED_VLLM = [
     "plan/test_plan_equals_vllm.py",
     "plan/test_plan_runs_in_vllm.py",
     "plan/test_plan_states_equal_vllm.py",
-    "plan/test_sglang_equals_wheel.py",
 ]
 
 
