@@ -196,8 +196,8 @@ types-light: $(LIGHT)
 
 # The bindings have no such tests. They are named so that crates of others are built once for both.
 test-rust: ## cargo test of the core, of the offload tiers and of random operations on the core
-	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops -p hybrid-blocks-py $(CHECKED)
-	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-offload -p hybrid-blocks-ops
+	cargo test --quiet -p hybrid-blocks -p hybrid-blocks-hash -p hybrid-blocks-offload -p hybrid-blocks-ops -p hybrid-blocks-py $(CHECKED)
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps -p hybrid-blocks -p hybrid-blocks-hash -p hybrid-blocks-offload -p hybrid-blocks-ops
 
 # Programs that tests without vLLM run, in the folder of `make test-rust`, which builds most of them.
 .PHONY: debug-builds

@@ -13,11 +13,11 @@ from mutants.report import accepted, summary
 from mutants.run import Runner
 
 ROOT = Path(__file__).parents[2]
-CORE = "hybrid-blocks"
+CORE = ("hybrid-blocks", "hybrid-blocks-hash")
 PROGRAM = Program(
     ROOT,
     paths=("Cargo.toml", "Cargo.lock", "rust", "benches/rust"),
-    packages=(CORE, "hybrid-blocks-ops"),
+    packages=(*CORE, "hybrid-blocks-ops"),
 )
 PARTS = {"all": 1, "tenth": 10, "hundredth": 100}
 
@@ -33,7 +33,12 @@ def main(
     """Print the share of viable mutants that the tests of the core catch, and the survivors."""
     if sample_of not in PARTS:
         raise typer.BadParameter(f"--sample {sample_of}: take one of {', '.join(PARTS)}")
-    listed = [m for m in list_all(tool, ROOT, CORE) if re.search(matching, m.name)]
+    listed = [
+        mutant
+        for crate in CORE
+        for mutant in list_all(tool, ROOT, crate)
+        if re.search(matching, mutant.name)
+    ]
     drawn = sample(listed, PARTS[sample_of], seed)
     start = time.monotonic()
     built = build(PROGRAM, drawn, folder)

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::hash::HashError;
 use crate::ids::{BlockId, GroupId};
+use hybrid_blocks_hash::HashError;
 
 /// What a store counts room in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,11 +9,9 @@
 #![forbid(unsafe_code)]
 
 mod batch;
-mod digest;
 mod engine;
 mod error;
 mod group;
-pub mod hash;
 mod ids;
 mod key_table;
 mod learn;
@@ -24,10 +22,11 @@ mod rules;
 mod store;
 
 pub use batch::{BlockManager, Config, Hashing, Stats};
-pub use digest::Digest;
 pub use engine::{BlockCopy, CacheEvent, GroupBlocks, Residency};
 pub use error::{Error, Unit};
 pub use group::{GroupKind, GroupSpec, Role, Storage};
+pub use hybrid_blocks_hash as hash;
+pub use hybrid_blocks_hash::Digest;
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
 pub use pool::{BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};

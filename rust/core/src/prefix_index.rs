@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use slab::Slab;
 
-use crate::digest::Digest;
 use crate::error::ensure;
 use crate::ids::{BlockId, GroupId};
 use crate::key_table::{KeyTable, Slot};
+use hybrid_blocks_hash::Digest;
 
 /// The name of a block's content: the digest of all tokens up to the block's end, and the group whose
 /// layers wrote it.

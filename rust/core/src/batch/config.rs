@@ -1,10 +1,10 @@
 //! How a manager is set up.
 
-use crate::digest::Digest;
 use crate::group::GroupSpec;
-use crate::hash::Algorithm;
 use crate::ids::PoolId;
 use crate::rules::checkpoint_policy::CheckpointPolicy;
+use hybrid_blocks_hash::Algorithm;
+use hybrid_blocks_hash::Digest;
 
 /// How a manager is set up. [`Config::new`] gives what is not said otherwise:
 ///

@@ -15,15 +15,15 @@ mod step;
 pub use config::{Config, Hashing};
 pub use stats::Stats;
 
-use crate::digest::Digest;
 use crate::engine::requests::known_row;
 use crate::engine::{CacheEvent, GroupBlocks};
 use crate::error::Error;
-use crate::hash::{BlockHasher, HashChain, Value};
 use crate::ids::{BlockId, GroupId};
 use crate::rules::sessions::Hint;
 use crate::rules::vllm::{ComputedBlocks, KvCacheManager, RequestProgress};
 use crate::store::{BlockStore, Store};
+use hybrid_blocks_hash::Digest;
+use hybrid_blocks_hash::{BlockHasher, HashChain, Value};
 
 /// Requests and blocks. Every call either does all of its work or changes nothing.
 #[derive(Debug)]

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use super::lookup::Finder;
 use super::outbox::{BlockCopy, CacheEvent, Outbox, Residency};
-use crate::digest::Digest;
 use crate::error::{Error, Unit};
 use crate::group::{Group, GroupSpec, Table};
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
 use crate::store::{EvictionOrder, Reservation, Store};
+use hybrid_blocks_hash::Digest;
 
 /// A store, the groups that draw from it, and what observers hear of both.
 #[derive(Debug)]

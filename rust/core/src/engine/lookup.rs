@@ -1,10 +1,10 @@
 //! The longest prefix that can be found, per kind of group and for several groups together.
 
-use crate::digest::Digest;
 use crate::group::{Group, GroupKind, chunked, full, mamba_in_place, sliding_window};
 use crate::ids::{BlockId, GroupId};
 use crate::prefix_index::{Key, RunCursor};
 use crate::store::Store;
+use hybrid_blocks_hash::Digest;
 
 /// Blocks by group, in table order.
 pub type GroupBlocks = Vec<Vec<BlockId>>;

@@ -1,8 +1,8 @@
 //! What happened since it was last asked for: [`Outbox`].
 
-use crate::digest::Digest;
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::prefix_index::Key;
+use hybrid_blocks_hash::Digest;
 
 /// A change of the prefix cache, in the order in which changes happen.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use rustc_hash::FxHashMap;
 
-use crate::digest::Digest;
 use crate::error::Error;
 use crate::group::{Table, empty};
 use crate::ids::GroupId;
+use hybrid_blocks_hash::Digest;
 
 /// What a set of rules remembers of each request.
 pub(crate) trait RequestState: Debug {

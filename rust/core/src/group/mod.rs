@@ -22,10 +22,10 @@ pub(crate) use table::{Table, empty};
 
 use std::ops::Range;
 
-use crate::digest::Digest;
 use crate::error::Error;
 use crate::ids::{GroupId, PoolId};
 use crate::prefix_index::Key;
+use hybrid_blocks_hash::Digest;
 
 /// A group as configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,12 @@
 //! [`ResumePoint`]: the hit that a prompt resumes from, and how the prompt begins because of that.
 
-use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::ids::BlockId;
 use crate::placement::Beginning;
 use crate::rules::hit::HitLimit;
 use crate::rules::traffic::{Shared, Traffic};
 use crate::store::Store;
+use hybrid_blocks_hash::Digest;
 
 /// The hit that a prompt resumes from.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,6 +1,5 @@
 //! [`CheckpointTrail`]: what a request remembers of the checkpoints that it resumes from and leaves.
 
-use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
@@ -10,6 +9,7 @@ use crate::rules::sessions::{Draw, Hint, WorthClass};
 use crate::rules::traffic::Traffic;
 use crate::rules::windows::{Places, Windows};
 use crate::store::Store;
+use hybrid_blocks_hash::Digest;
 
 /// A request, as far as others may resume from it, and it from others.
 #[derive(Debug, Default)]

@@ -10,13 +10,13 @@ use super::sessions::{
 };
 use super::traffic::Traffic;
 use super::windows::{Needed, Places, blocks_at};
-use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
 use crate::placement::Author;
 use crate::prefix_index::Key;
 use crate::store::{EvictionOrder, Store};
+use hybrid_blocks_hash::Digest;
 
 /// Parts of a life that priorities distinguish.
 const PARTS_A_LIFE: f64 = 65_536.0;

@@ -7,7 +7,6 @@ use super::checkpoint_history::CheckpointHistory;
 use super::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
 use super::hit::HitLimit;
 use super::sessions::Kept as Left;
-use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::group::{Group, GroupKind};
 use crate::ids::{BlockId, PoolId};
@@ -16,6 +15,7 @@ use crate::placement::{
 };
 use crate::pool::BlockStates;
 use crate::store::{EvictionOrder, Store};
+use hybrid_blocks_hash::Digest;
 use kept::Kept;
 
 /// What was seen so far.

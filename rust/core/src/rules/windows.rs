@@ -3,12 +3,12 @@
 //! else needs their memory. Nothing is copied: the blocks stay where they are.
 
 use super::checkpoint_policy::CheckpointPlan;
-use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::error::Error;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
 use crate::store::{EvictionOrder, Store};
+use hybrid_blocks_hash::Digest;
 
 /// Where the windows of one request are kept.
 #[derive(Clone, Copy, Debug)]

@@ -4,11 +4,11 @@ use std::fmt::Debug;
 
 use super::parts::{Parts, READ_AHEAD};
 use super::{Reservation, SlabStore};
-use crate::digest::Digest;
 use crate::error::{Error, Unit};
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
 use crate::pool::BlockStates;
 use crate::prefix_index::{Inserted, Key, PrefixIndex};
+use hybrid_blocks_hash::Digest;
 
 /// What every store can do. Code that is generic over it is compiled once for each store.
 ///

@@ -37,8 +37,8 @@ impl LostKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::Digest;
     use crate::ids::GroupId;
+    use hybrid_blocks_hash::Digest;
 
     #[test]
     fn keys_are_remembered_until_a_later_one_takes_their_slot() {

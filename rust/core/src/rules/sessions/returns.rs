@@ -7,7 +7,7 @@ use rustc_hash::FxHasher;
 
 use super::residents::Draw;
 use super::worth::WorthClass;
-use crate::digest::Digest;
+use hybrid_blocks_hash::Digest;
 
 /// Buckets, a power of two, by the digest.
 const NUM_BUCKETS: usize = 1 << 11;

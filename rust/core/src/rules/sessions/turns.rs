@@ -3,7 +3,7 @@
 use super::residents::Draw;
 use super::returns::{Earlier, Returns, Taken, tag_of};
 use super::worth::{Worth, WorthClass};
-use crate::digest::Digest;
+use hybrid_blocks_hash::Digest;
 
 /// What was seen of the turns of conversations.
 #[derive(Clone, Debug, Default)]

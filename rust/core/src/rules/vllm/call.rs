@@ -6,7 +6,6 @@ use super::config::{GroupConfig, ManagerConfig};
 use super::progress::RequestProgress;
 use super::request::Request;
 use super::stats::KvCacheStats;
-use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::error::Error;
 use crate::group::{Group, Table};
@@ -15,6 +14,7 @@ use crate::learn::Reason;
 use crate::prefix_index::Key;
 use crate::rules::keeper::Keeper;
 use crate::store::Store;
+use hybrid_blocks_hash::Digest;
 
 /// A block of a recurrent group that holds the state at a boundary.
 #[derive(Clone, Debug, PartialEq, Eq)]

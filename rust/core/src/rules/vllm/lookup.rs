@@ -2,12 +2,12 @@
 
 use super::KvCacheManager;
 use super::config::Lookup;
-use crate::digest::Digest;
 use crate::engine::lookup::{Candidate, Finder, Found, GroupBlocks};
 use crate::ids::GroupId;
 use crate::rules::hit::HitLimit;
 use crate::rules::windows::reach_of_attention;
 use crate::store::{EvictionOrder, Store};
+use hybrid_blocks_hash::Digest;
 
 /// Blocks of every group for a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

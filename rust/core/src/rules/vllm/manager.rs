@@ -5,7 +5,6 @@ use super::config::{GroupConfig, Lookup, ManagerConfig};
 use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
 use super::request::{NoChangeUntil, VllmRequest};
 use super::stats::KvCacheStats;
-use crate::digest::Digest;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
 use crate::engine::requests::Row;
@@ -17,6 +16,7 @@ use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Keeper;
 use crate::rules::windows::has_places;
 use crate::store::{EvictionOrder, Slack, Store};
+use hybrid_blocks_hash::Digest;
 
 /// The handle of no request.
 const NOBODY: u64 = u64::MAX;

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::block::BlockKey;
+use super::key::BlockKey;
 use super::{Token, Value};
 
 const UNSIGNED: u8 = 0 << 5;

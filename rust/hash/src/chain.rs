@@ -137,7 +137,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hash::Algorithm;
+    use crate::Algorithm;
 
     fn seed() -> Digest {
         Digest::from([9; 16])

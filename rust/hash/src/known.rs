@@ -225,7 +225,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hash::{Algorithm, BlockHasher, HashChain};
+    use crate::{Algorithm, BlockHasher, HashChain};
 
     const BLOCK_SIZE: usize = 4;
 

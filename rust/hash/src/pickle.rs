@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::block::BlockKey;
+use super::key::BlockKey;
 use super::{Token, Value};
 
 const PROTO_5: [u8; 2] = [0x80, 5];

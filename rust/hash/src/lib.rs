@@ -11,18 +11,23 @@
 //! | `algorithm` | which encoding, which hash function, how long a digest |
 //! | `value` | extra keys: the Python values that may stand beside the tokens |
 //! | `pickle`, `cbor` | the two encodings |
+//! | `key` | [`BlockKey`]: what the digest is made of |
 //! | `block` | [`BlockHasher`]: one block's digest |
 //! | `chain` | [`HashChain`]: the digests of a growing token sequence |
 //! | `keyed` | [`KeyedDigests`]: digests that say only which hashes are equal |
 //! | `known` | [`KnownPrefixes`]: tokens that were hashed, and their digests |
+//! | `digest` | [`Digest`]: the result |
 //!
 //! Nothing here knows what a block holds or where it lies.
+#![forbid(unsafe_code)]
 
 mod algorithm;
 mod block;
 mod cbor;
 mod chain;
+mod digest;
 mod error;
+mod key;
 mod keyed;
 mod known;
 mod pickle;
@@ -30,9 +35,11 @@ mod token;
 mod value;
 
 pub use algorithm::Algorithm;
-pub use block::{BlockHasher, BlockKey};
+pub use block::BlockHasher;
 pub use chain::HashChain;
+pub use digest::Digest;
 pub use error::HashError;
+pub use key::BlockKey;
 pub use keyed::{Hashes, KEY_BYTES, KeyedDigests, TEXT_BYTES};
 pub use known::{KnownPath, KnownPrefixes};
 pub use token::{Token, TokenRow};

@@ -2,29 +2,7 @@
 
 use super::algorithm::Encoding;
 use super::pickle::Memo;
-use super::{Algorithm, Token, Value, cbor, pickle};
-use crate::Digest;
-
-/// What a block's digest is made of, beside the digest of the tokens before it.
-#[derive(Clone, Copy, Debug)]
-pub struct BlockKey<'a, T> {
-    /// The block's tokens.
-    pub tokens: &'a [T],
-    /// Tokens after the block that its content depends on too (a drafter's). When there are any,
-    /// the extra keys are hashed as the tuple `(extra, *lookahead)`.
-    pub lookahead: &'a [T],
-    /// What else the block's content depends on: an adapter, an image, a salt. None is hashed as
-    /// `None`.
-    pub extra: Option<&'a Value>,
-}
-
-impl<'a, T> BlockKey<'a, T> {
-    /// A block that depends on its tokens and those before it only.
-    #[must_use]
-    pub const fn new(tokens: &'a [T]) -> Self {
-        Self { tokens, lookahead: &[], extra: None }
-    }
-}
+use super::{Algorithm, BlockKey, Digest, Token, cbor, pickle};
 
 /// Hashes blocks of any size. It remembers nothing but its buffers.
 #[derive(Clone, Debug)]
