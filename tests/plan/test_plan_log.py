@@ -5,7 +5,7 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]
@@ -98,42 +98,35 @@ def test_every_public_row_has_its_log() -> None:
         assert any(log.get(name) == value for log in logs), row
 
 
+def _read(lines: Iterable[str], memory: int | None = None) -> LogReport:
+    return report_log(read_lines(lines), None, {}, memory)
+
+
 def _report(row: dict[str, Any]) -> LogReport:
-    log = read_lines(write_log(row))
     is_without = not {"gib", "blocks", "tokens", "state_blocks"} & set(row)
-    return report_log(log, None, {}, 24 * 2**30 if is_without else None)
+    return _read(write_log(row), 24 * 2**30 if is_without else None)
 
 
 QWEN = next(row for row in ROWS if row["model"] == "Qwen3.6-27B" and "gib" in row)
 
 
-def test_a_log_is_printed_with_its_verdict_and_the_plan_of_the_same_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "serve.log"
-    path.write_text("".join(write_log(QWEN)))
-    code, out, _ = _run("--log", str(path))
-    assert code == 0
-    assert out.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 14.68 GiB as logged")
-    assert "all figures of the log are those that the planner expects" in out
-    assert "requests of 262,144" in out
-    assert "7 lines were read, 1 say nothing of the cache" in out
-
-
-def test_the_plan_of_a_log_says_what_level_natural_gains() -> None:
+def test_a_log_is_printed_with_its_verdict_and_the_plan_of_the_same_bytes() -> None:
     log = "".join(write_log(QWEN))
     code, out, _ = _run("--log", "-", text=log)
     assert code == 0
-    assert "verdict: level natural runs more requests at once than vLLM: +" in out
-    assert " of 1k, " in out
+    assert out.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 14.68 GiB as logged")
+    for words in (
+        "all figures of the log are those that the planner expects",
+        "requests of 262,144",
+        "7 lines were read, 1 say nothing of the cache",
+        "verdict: level natural runs more requests at once than vLLM: +",
+        " of 1k, ",
+    ):
+        assert words in out
     assert "natural: groups" not in out
     assert "natural: groups" in _run("--log", "-", "--all", text=log)[1]
-
-
-def test_a_log_is_read_from_standard_input_and_written_as_data() -> None:
-    code, out, _ = _run("--log", "-", "--json", "-", text="".join(write_log(QWEN)))
-    assert code == 0
-    found = json.loads(out)
-    assert found["version"] == "0.25.1"
-    assert found["deployment"]["tp"] == 2
+    found = json.loads(_run("--log", "-", "--json", "-", text=log)[1])
+    assert (found["version"], found["deployment"]["tp"]) == ("0.25.1", 2)
     assert found["report"]["natural"]["num_slabs"] > 0
 
 
@@ -269,26 +262,8 @@ def test_values_that_are_no_values_of_an_option_are_left_out() -> None:
         "LLM engine (v0.25.1) with config: model='Phi-4', tensor_parallel_size=2-1, dtype=half!",
         "Available KV cache memory: 8.00 GiB",
     ]
-    deployment = report_log(read_lines(lines), None, {}).deployment
+    deployment = _read(lines).deployment
     assert (deployment.tp, deployment.max_model_len, deployment.kv_cache_dtype) == (1, 4096, "auto")
-
-
-def test_the_last_of_several_starts_is_read() -> None:
-    other = next(row for row in ROWS if row["model"] == "gpt-oss-20b")
-    lines = [*write_log(other), "Preemptions: 3", *write_log(QWEN)]
-    report = report_log(read_lines(lines), None, {})
-    assert report.model == "Qwen3.6-27B"
-    assert report.figures.agree
-    assert not any("preempted" in advice for _, advice in report.troubles)
-    assert report.num_lines == len(lines)
-
-
-def test_a_start_that_has_no_memory_yet_leaves_the_one_before() -> None:
-    other = next(row for row in ROWS if row["model"] == "gpt-oss-20b")
-    beginning = [line for line in write_log(other) if "non-default" in line or "config:" in line]
-    report = report_log(read_lines([*write_log(QWEN), *beginning]), None, {})
-    assert report.model == "Qwen3.6-27B"
-    assert report.figures.agree
 
 
 def test_arguments_that_were_cut_off_are_read_as_far_as_they_go() -> None:
@@ -297,7 +272,7 @@ def test_arguments_that_were_cut_off_are_read_as_far_as_they_go() -> None:
         "'speculative_config': {'method': 'mtp', 'num_specul",
         "Available KV cache memory: 8.00 GiB",
     ]
-    report = report_log(read_lines(lines), None, {})
+    report = _read(lines)
     assert (report.model, report.deployment.tp) == ("Qwen3.5-9B", 2)
     assert report.deployment.num_speculative_tokens == 0
 
@@ -308,7 +283,7 @@ def test_a_start_that_failed_for_want_of_memory_is_planned() -> None:
         "ValueError: To serve at least one request with the model's max seq len (262144), (4.69 GiB"
         " KV cache is needed, which is larger than the available KV cache memory (3.52 GiB)."
     )
-    report = report_log(read_lines(lines), None, {})
+    report = _read(lines)
     assert report.report is None
     assert "max length that fits is" in str(report.refusal)
     assert any("262144 tokens" in advice for _, advice in report.troubles)
@@ -317,7 +292,7 @@ def test_a_start_that_failed_for_want_of_memory_is_planned() -> None:
 def test_the_least_memory_of_all_workers_is_taken() -> None:
     lines = write_log({key: value for key, value in QWEN.items() if key != "gib"})
     lines += [f"Available KV cache memory: {gib} GiB" for gib in (14.9, 14.68, 15.1)]
-    assert report_log(read_lines(lines), None, {}).figures.agree
+    assert _read(lines).figures.agree
 
 
 @pytest.mark.parametrize(
@@ -366,37 +341,33 @@ def _started(model: str, length: int, *lines: str, version: str = "0.33.0") -> l
 
 
 def _planned(lines: list[str]) -> dict[str, tuple[str | None, str | None]]:
-    figures = report_log(read_lines(lines), None, {}).figures.figures
+    figures = _read(lines).figures.figures
     return {figure.name: (figure.logged, figure.planned) for figure in figures}
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        lambda lines: lines,
-        lambda lines: lines[::-1],
-        lambda lines: lines[5:] + lines[:5],
-        lambda lines: (
-            [line for line in lines if "args" not in line]
-            + [line for line in lines if "args" in line]
-        ),
+OTHER = write_log(next(row for row in ROWS if row["model"] == "gpt-oss-20b"))
+LINES = write_log(QWEN)
+ORDERS = {
+    "newest first": LINES[::-1],
+    "figures first": LINES[5:] + LINES[:5],
+    "arguments last": sorted(LINES, key=lambda line: "args" in line),
+    "the last of two starts": [*OTHER, "Preemptions: 3", *LINES],
+    "two starts, newest first": [*OTHER, *LINES][::-1],
+    "a start without memory yet": [
+        *LINES,
+        *(line for line in OTHER if "non-default" in line or "config:" in line),
     ],
-    ids=["oldest first", "newest first", "figures first", "arguments last"],
-)
-def test_lines_are_read_in_any_order(order: Callable[[list[str]], list[str]]) -> None:
-    lines = write_log(QWEN)
-    expected = report_log(read_lines(lines), None, {})
-    found = report_log(read_lines(order(lines)), None, {})
-    assert found == expected
-    assert found.figures.agree
+}
 
 
-def test_the_newest_of_several_starts_is_read_where_it_comes_first() -> None:
-    other = next(row for row in ROWS if row["model"] == "gpt-oss-20b")
-    lines = [*write_log(other), *write_log(QWEN)]
-    report = report_log(read_lines(lines[::-1]), None, {})
-    assert report == report_log(read_lines(lines), None, {})
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_last_start_with_memory_is_read_from_lines_in_any_order(order: str) -> None:
+    report = _read(ORDERS[order])
     assert report.model == "Qwen3.6-27B"
+    assert report.figures.agree
+    assert report.figures == _read(LINES).figures
+    assert not any("preempted" in advice for _, advice in report.troubles)
+    assert report.num_lines == len(ORDERS[order])
 
 
 NEEDED = (
@@ -419,8 +390,7 @@ def test_a_start_that_failed_for_memory_says_what_it_needed(
 ) -> None:
     lines = [f"Available KV cache memory: {gib} GiB"] * is_logged
     lines.append(NEEDED.format(262_144, needed, usable, longest))
-    log = read_lines(_started(model, 262_144, *lines))
-    report = report_log(log, None, {})
+    report = _read(_started(model, 262_144, *lines))
     figures = {figure.name: figure.planned for figure in report.figures.figures}
     assert report.figures.agree
     assert figures["GiB that a request needs"] == needed
@@ -437,7 +407,7 @@ def test_what_a_start_needed_tells_the_options_that_held() -> None:
         "Available KV cache memory: 6.0 GiB",
         NEEDED.format(262_144, f"{needed:.2f}", "5.95", plan.longest()),
     ]
-    report = report_log(read_lines(_started("Qwen/Qwen3.6-27B", 262_144, *lines)), None, {})
+    report = _read(_started("Qwen/Qwen3.6-27B", 262_144, *lines))
     assert not report.figures.agree
     assert report.figures.explanation == "--kv-cache-dtype fp8"
 
@@ -453,24 +423,21 @@ def test_releases_since_0_20_1_count_requests(version: str, *, agrees: bool) -> 
         version=version,
     )
     lines[2] = lines[2].replace("enable_prefix_caching=True", "enable_prefix_caching=False")
-    figures = report_log(read_lines(lines), None, {}).figures
+    figures = _read(lines).figures
     assert figures.agree is agrees
     if not agrees:
         assert figures.explanation == "what vLLM since 0.20.1 logs"
 
 
 def test_the_format_of_states_explains_a_log() -> None:
-    model = load_model("Qwen3.8-27B")
     narrow = Deployment(max_model_len=65_536, mamba_ssm_dtype="bfloat16")
-    plan = plan_vllm(model, 20 << 30, narrow)
+    plan = plan_vllm(load_model("Qwen3.8-27B"), 20 << 30, narrow)
     lines = _started(
         *("Qwen/Qwen3.8-27B", 65_536, "Available KV cache memory: 20.0 GiB"),
         f"Setting attention block size to {plan.block_tokens} tokens to ensure that",
-        f"GPU KV cache size: {plan.tokens:,} tokens",
-        f"Maximum concurrency for 65,536 tokens per request: {plan.max_concurrency:.2f}x",
+        TOKENS.format(plan.tokens, f"{plan.max_concurrency:.2f}"),
     )
-    report = report_log(read_lines(lines), None, {})
-    assert report.figures.explanation == "--mamba-ssm-cache-dtype bfloat16"
+    assert _read(lines).figures.explanation == "--mamba-ssm-cache-dtype bfloat16"
 
 
 def test_a_log_with_one_batch_in_flight_says_so() -> None:
@@ -480,10 +447,10 @@ def test_a_log_with_one_batch_in_flight_says_so() -> None:
         *("google/gemma-3-27b-it", 131_072, "Available KV cache memory: 40.0 GiB"),
         f"GPU KV cache size: {plan.tokens:,} tokens",
     )
-    figures = report_log(read_lines(lines), None, {}).figures
+    figures = _read(lines).figures
     assert str(figures.explanation).startswith("--in-flight-batches 1 (1 as without --async-sched")
     lines.append("Asynchronous scheduling is disabled.")
-    assert report_log(read_lines(lines), None, {}).figures.agree
+    assert _read(lines).figures.agree
 
 
 def test_blocks_are_read_from_the_line_of_metrics() -> None:
@@ -521,15 +488,14 @@ def test_the_stage_with_the_fewest_blocks_decides(names: tuple[str, str]) -> Non
 
 def test_stages_without_a_name_may_log_in_any_order() -> None:
     lines = [*_in_two_stages(12.0, 6.0), TOKENS.format(165_529, 2.53)]
-    assert report_log(read_lines(lines), None, {}).figures.agree
+    assert _read(lines).figures.agree
     named = [*_in_two_stages(12.0, 6.0, names=NAMED), TOKENS.format(165_529, 2.53)]
-    assert not report_log(read_lines(named), None, {}).figures.agree
+    assert not _read(named).figures.agree
 
 
 def test_memory_that_was_given_is_that_of_all_stages() -> None:
-    log = read_lines(_in_two_stages(6.0, 12.0, names=NAMED))
-    figures = {it.name: it.planned for it in report_log(log, None, {}, 12 << 30).figures.figures}
-    assert figures["blocks"] == "436"
+    report = _read(_in_two_stages(6.0, 12.0, names=NAMED), 12 << 30)
+    assert {it.name: it.planned for it in report.figures.figures}["blocks"] == "436"
 
 
 def test_the_layers_of_each_stage_are_those_of_the_variable(
@@ -561,7 +527,7 @@ def test_engines_with_parallel_data_have_figures_of_their_own() -> None:
             + TOKENS.format(plan.tokens, f"{plan.max_concurrency:.2f}"),
         ]
     for order in (lines, lines[:3] + lines[3::2] + lines[4::2], lines[::-1]):
-        report = report_log(read_lines(order), None, {})
+        report = _read(order)
         figures = {figure.name: figure for figure in report.figures.figures}
         assert report.figures.agree
         for number, plan in enumerate(plans):
@@ -597,7 +563,7 @@ def test_a_length_of_400_digits_is_one_clear_line() -> None:
     assert code == 2
     assert error.startswith("error: ")
     lines = [line.replace("max_seq_len=262144", f"max_seq_len={long}") for line in write_log(QWEN)]
-    assert report_log(read_lines(lines), None, {}).figures.agree
+    assert _read(lines).figures.agree
 
 
 NUMBERS = st.sampled_from(
@@ -610,11 +576,11 @@ NUMBERS = st.sampled_from(
         "0.0",
         "1e9",
         "1.2.3",
+        "nan",
+        "\u0661",
         "9" * 12,
         "9" * 400,
         "9" * 5_000,
-        "nan",
-        "\u0661",
     ]
 )
 CHANGES = st.one_of(
@@ -649,7 +615,7 @@ def test_any_log_is_a_report_or_one_clear_error(
     for change in changes:
         text = _changed(text, change)
     try:
-        report = report_log(read_lines(text.splitlines(keepends=True)), None, {})
+        report = _read(text.splitlines(keepends=True))
     except HybridBlocksError:
         return
     assert msgspec.json.encode(report)

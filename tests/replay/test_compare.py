@@ -278,16 +278,3 @@ def test_the_command_compares_at_shares_in_tables_and_json(tmp_path: Path) -> No
     assert len({row["requests"] for row in rows}) == 1
     assert rows[0]["memory_bytes"] < rows[-1]["memory_bytes"]
     assert drawn.read_bytes().startswith(b"<?xml")
-
-
-def test_several_placements_without_a_share_are_columns() -> None:
-    arguments = ("--workload", "tools", "--limit", 20, "--model", MODEL, "--memory", "20GiB")
-    output = run(*arguments, "--placement", "fixed:128,none")
-    assert "rust fixed:128" in output
-    assert "rust none" in output
-
-
-def test_wrong_names_are_refused_with_those_that_are_known() -> None:
-    assert "is no placement" in run("--placement", "best", expect=2)
-    assert "is no generated workload" in run("--workload", "poems", expect=2)
-    assert "is no share" in run("--model", MODEL, "--share", "half", expect=2)

@@ -128,15 +128,7 @@ def test_the_command_shows_what_host_memory_adds(tmp_path: Path) -> None:
     assert hosted["hit_tokens"] >= alone["hit_tokens"] + hosted["host_tokens"] // 2
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        (["--host", "4KiB"], "chunk"),
-        (["--host", "1GiB", "--num-blocks", "100"], "beside --host"),
-        (["--host", "1GiB", "--manager", "vllm"], "without --manager rust"),
-    ],
-)
-def test_host_memory_that_serves_nothing_is_refused(options: list[str], reason: str) -> None:
-    done = CliRunner().invoke(app, ["replay", "--workload", "conversations", *options])
+def test_host_memory_that_holds_no_chunk_is_refused() -> None:
+    done = CliRunner().invoke(app, ["replay", "--workload", "conversations", "--host", "4KiB"])
     assert done.exit_code == 2
-    assert reason in done.output
+    assert "chunk" in done.output

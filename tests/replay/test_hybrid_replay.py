@@ -235,14 +235,9 @@ def test_vllm_hits_where_it_kept_a_state() -> None:
 
 
 def test_managers_say_what_they_cannot_do() -> None:
-    cache = made("Qwen3.5-27B", 8)
-    without = changed_model(cache)
+    without = Cache(geometry=made("Qwen3.5-27B", 8).geometry)
     with pytest.raises(ReplayError, match="give --model and --memory"):
         make_manager(ManagerName.VLLM, without, EngineConfig())
-
-
-def changed_model(cache: Cache) -> Cache:
-    return Cache(geometry=cache.geometry)
 
 
 def test_a_request_that_takes_all_memory_does_without_a_state_to_go_on_from() -> None:

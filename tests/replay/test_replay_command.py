@@ -12,16 +12,8 @@ from hybrid_blocks.tools.cli import app
 from typer.testing import CliRunner
 
 NAMES = {
-    "requests",
-    "prompt_tokens",
-    "hit_tokens",
-    "hit_rate",
-    "peak_running",
-    "preemptions",
-    "steps",
-    "manager_us_per_step_p50",
-    "manager_us_per_step_p99",
-    "blocks_total",
+    *("requests", "prompt_tokens", "hit_tokens", "hit_rate", "peak_running", "preemptions"),
+    *("steps", "manager_us_per_step_p50", "manager_us_per_step_p99", "blocks_total"),
     "virtual_seconds",
 }
 
@@ -44,16 +36,10 @@ def run(*arguments: str | Path, expect: int = 0) -> str:
     return result.output
 
 
-def written(tmp_path: Path, *arguments: str | Path) -> Any:
+def figures(tmp_path: Path, *arguments: str | Path) -> Any:
     path = tmp_path / "figures.json"
     run(*arguments, "--json", path)
     return json.loads(path.read_bytes())
-
-
-def figures(tmp_path: Path, *arguments: str | Path) -> dict[str, Any]:
-    content = written(tmp_path, *arguments)
-    assert isinstance(content, dict)
-    return content
 
 
 def answer(*arguments: str | Path) -> list[str]:
@@ -149,51 +135,43 @@ def test_without_a_trace_a_workload_is_generated_from_the_seed(tmp_path: Path) -
     assert first["prompt_tokens"] != other["prompt_tokens"]
 
 
-def test_limit_replays_the_first_requests(tmp_path: Path, trace: Path) -> None:
-    assert figures(tmp_path, trace, "--limit", "3")["requests"] == 3
+GRANITE, QWEN = "--model Granite-4.0-Micro --memory", "--model Qwen3.5-27B --memory"
 
 
-def test_the_format_can_be_named(tmp_path: Path, trace: Path) -> None:
-    assert figures(tmp_path, trace, "--format", "mooncake")["requests"] == 20
-    output = run(trace, "--format", "azure", expect=2)
-    assert f"{trace}:1: expected TIMESTAMP" in output
-
-
-def test_model_and_memory_size_the_pool(tmp_path: Path, trace: Path) -> None:
-    result = figures(tmp_path, trace, "--model", "Granite-4.0-Micro", "--memory", "1GiB")
-    assert result["blocks_total"] == 2**30 // (16 * 81_920) - 1
-    decimal = figures(tmp_path, trace, "--model", "Granite-4.0-Micro", "--memory", "1GB")
-    assert decimal["memory_bytes"] == 10**9
-    assert "is no size" in run(trace, "--memory", "much", expect=2)
-    assert "neither a file" in run(trace, "--model", "no-such-model", expect=2)
-
-
-def test_the_pool_can_be_given_in_blocks(tmp_path: Path, trace: Path) -> None:
-    assert figures(tmp_path, trace, "--num-blocks", "99")["blocks_total"] == 99
-    assert figures(tmp_path, trace, "--num-blocks", "unbounded")["blocks_total"] == 20 * 38
-    assert "neither a number" in run(trace, "--num-blocks", "0", expect=2)
-
-
-def test_block_size_sets_what_can_be_hit(tmp_path: Path, trace: Path) -> None:
-    result = figures(tmp_path, trace, "--num-blocks", "unbounded", "--block-size", "300")
-    assert result["block_size"] == 300
-    assert result["hit_tokens"] == 19 * 300
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--limit 3", {"requests": 3}),
+        ("--format mooncake", {"requests": 20}),
+        (f"{GRANITE} 1GiB", {"blocks_total": 2**30 // (16 * 81_920) - 1, "block_unit": "block"}),
+        (f"{GRANITE} 1GB", {"memory_bytes": 10**9, "block_tokens": 16}),
+        (f"{QWEN} 24GiB", {"blocks_total": 663, "block_unit": "slab", "block_bytes": 37 * 2**20}),
+        (f"{QWEN} 8GiB", {"block_tokens": None}),
+        ("--num-blocks 99", {"blocks_total": 99}),
+        ("--num-blocks unbounded", {"blocks_total": 20 * 38}),
+        (
+            "--num-blocks unbounded --block-size 300",
+            {"block_size": 300, "hit_tokens": 19 * 300},
+        ),
+        ("--limit 1 --max-num-batched-tokens 8192", {"steps": 1 + 3}),
+        ("--limit 1 --max-num-batched-tokens 100", {"steps": 6 + 3}),
+        (
+            "--model Qwen3.6-35B-A3B --memory 8GiB --tp 2 --kv-cache-dtype fp8 "
+            "--num-speculative-tokens 2 --max-num-seqs 64",
+            {"model": "Qwen3.6-35B-A3B", "memory_bytes": 2**33, "tp": 2, "kv_cache_dtype": "fp8"}
+            | {"num_speculative_tokens": 2, "max_num_seqs": 64, "max_num_batched_tokens": 8192},
+        ),
+    ],
+)
+def test_an_option_changes_the_figures_that_it_names(
+    tmp_path: Path, trace: Path, options: str, expected: dict[str, Any]
+) -> None:
+    found = figures(tmp_path, trace, *options.split())
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_max_num_seqs_bounds_the_batch(tmp_path: Path) -> None:
     assert figures(tmp_path, "--limit", "50", "--max-num-seqs", "2")["peak_running"] == 2
-
-
-def test_max_num_batched_tokens_cuts_prompts_into_chunks(tmp_path: Path, trace: Path) -> None:
-    steps = [
-        figures(tmp_path, trace, "--limit", "1", "--max-num-batched-tokens", budget)["steps"]
-        for budget in ("8192", "100")
-    ]
-    assert steps == [1 + 3, 6 + 3]
-
-
-def test_watermark_is_checked(trace: Path) -> None:
-    assert "watermark is 1.5" in run(trace, "--watermark", "1.5", expect=2)
 
 
 @pytest.mark.vllm
@@ -202,10 +180,9 @@ def test_both_managers_stand_side_by_side(tmp_path: Path, trace: Path) -> None:
     row = next(line for line in output.splitlines() if line.startswith("pool "))
     assert re.split(r" {2,}", row.strip()) == [
         "pool",
-        "19,659 blocks of 16 tokens, 1.25 MiB",
-        "19,659 blocks of 16 tokens, 1.25 MiB",
+        *["19,659 blocks of 16 tokens, 1.25 MiB"] * 2,
     ]
-    rust, vllm = written(tmp_path, trace, "--manager", "rust", "--manager", "vllm")
+    rust, vllm = figures(tmp_path, trace, "--manager", "rust", "--manager", "vllm")
     assert (rust["manager"], vllm["manager"]) == ("rust", "vllm")
     assert rust["hit_tokens"] == vllm["hit_tokens"]
     assert rust["steps"] == vllm["steps"]
@@ -250,16 +227,11 @@ def test_many_skipped_lines_are_named_in_part(tmp_path: Path, trace: Path) -> No
     assert skipped == list(range(1, 31))
 
 
-def test_a_replay_says_of_which_engine_it_is(tmp_path: Path, trace: Path) -> None:
+def test_a_replay_says_of_which_engine_it_is(trace: Path) -> None:
     options = ("--model", "Qwen3.6-35B-A3B", "--memory", "8GiB", "--tp", "2")
     more = ("--kv-cache-dtype", "fp8", "--num-speculative-tokens", "2", "--max-num-seqs", "64")
-    output = run(trace, *options, *more)
     engine = "\nQwen3.6-35B-A3B, 8 GiB a GPU, tp 2, KV fp8, 2 draft tokens, 64 requests at once at"
-    assert engine in output
-    result = figures(tmp_path, trace, *options, *more)
-    named = ("model", "memory_bytes", "tp", "kv_cache_dtype", "num_speculative_tokens")
-    assert [result[name] for name in named] == ["Qwen3.6-35B-A3B", 2**33, 2, "fp8", 2]
-    assert (result["max_num_seqs"], result["max_num_batched_tokens"]) == (64, 8192)
+    assert engine in run(trace, *options, *more)
 
 
 def test_a_model_that_was_not_named_is_warned_of(trace: Path) -> None:
@@ -300,70 +272,46 @@ def test_a_replay_that_left_out_every_request_says_so_and_fails(
     assert json.loads(path.read_bytes())["rejected_requests"] == 20
 
 
-def test_memory_is_told_in_what_each_manager_hands_out(tmp_path: Path, trace: Path) -> None:
-    model = ("--model", "Qwen3.5-27B", "--memory", "24GiB")
-    assert re.search(r"pool +663 slabs of 37 MiB\n", run(trace, *model, "--all"))
-    slabs = figures(tmp_path, trace, *model)
-    told = [slabs[name] for name in ("blocks_total", "block_unit", "block_tokens", "block_bytes")]
-    assert told == [663, "slab", None, 37 * 2**20]
+def test_memory_is_told_in_what_each_manager_hands_out(trace: Path) -> None:
+    assert re.search(r"pool +663 slabs of 37 MiB\n", run(trace, *QWEN.split(), "24GiB", "--all"))
     assert re.search(r"pool +99 blocks of 16 tokens\n", run(trace, "--num-blocks", "99", "--all"))
-    one_pool = figures(tmp_path, trace, "--memory", "1GiB")
-    assert [one_pool[name] for name in ("block_unit", "block_tokens")] == ["block", 16]
-    error = run(trace, "--model", "Qwen3.5-27B", "--memory", "230MiB", expect=2)
+    error = run(trace, *QWEN.split(), "230MiB", expect=2)
     assert "do not fit into 5 slabs of rust" in error
-
-
-def test_figures_on_standard_output_stand_there_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["replay", str(trace), "--json", "-"])
-    assert json.loads(result.stdout)["requests"] == 20
-    assert not (tmp_path / "-").exists()
-
-
-def test_an_error_is_one_line_that_is_printed_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / ":x: [red].jsonl"
-    path.write_text("nothing\n")
-    result = CliRunner().invoke(app, ["replay", str(path), "--format", "mooncake"])
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"error: {path}:1: ")
-    assert result.stderr.count("\n") == 1
+    assert f"{trace}:1: expected TIMESTAMP" in run(trace, "--format", "azure", expect=2)
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["TRACE", "--workload", "tools"], "--workload beside TRACE"),
-        (["TRACE", "--seed", "0"], "--seed beside TRACE"),
-        (["TRACE", "--seats", "4"], "--seats beside TRACE"),
-        (["--seats", "4"], "--seats without --workload seats"),
-        (["--format", "azure"], "--format without TRACE"),
-        (["--num-blocks", "99", "--model", "Phi-4"], "--model beside --num-blocks"),
-        (["--num-blocks", "9", "--tp", "2", "--share", "5%"], "--tp, --share beside --num-blocks"),
-        (["--share", "5%", "--memory", "24GiB"], "--memory beside --share"),
-        (["--share", "5%", "--all"], "--all beside --share"),
-        (["--host", "1GiB", "--num-blocks", "99"], "--num-blocks beside --host"),
-        (["--host", "1GiB", "--html", "page.html"], "--html beside --host"),
-        (["--retention", "dense"], "--retention without --manager vllm"),
-        (["--manager", "vllm", "--signal", "0.8"], "--signal without --manager rust"),
+        ("TRACE --workload tools", "--workload beside TRACE"),
+        ("TRACE --seed 0", "--seed beside TRACE"),
+        ("TRACE --seats 4", "--seats beside TRACE"),
+        ("--seats 4", "--seats without --workload seats"),
+        ("--format azure", "--format without TRACE"),
+        ("--num-blocks 99 --model Phi-4", "--model beside --num-blocks"),
+        ("--num-blocks 9 --tp 2 --share 5%", "--tp, --share beside --num-blocks"),
+        ("--share 5% --memory 24GiB", "--memory beside --share"),
+        ("--share 5% --all", "--all beside --share"),
+        ("--share 5% --html page.html", "--html beside --share"),
+        ("--host 1GiB --num-blocks 99", "--num-blocks beside --host"),
+        ("--host 1GiB --html page.html", "--html beside --host"),
+        ("--host 1GiB --manager vllm", "--host without --manager rust"),
+        ("--retention dense", "--retention without --manager vllm"),
+        ("--manager vllm --signal 0.8", "--signal without --manager rust"),
+        ("--manager rust --manager rust", "--manager names rust twice"),
+        ("--checkpoint-every 64 --placement none", "--placement beside --checkpoint-every"),
         (
-            ["--checkpoint-every", "64", "--placement", "none"],
-            "--placement beside --checkpoint-every",
-        ),
-        (
-            ["--placement", "none/format=fp8", "--num-blocks", "99"],
+            "--placement none/format=fp8 --num-blocks 99",
             "--num-blocks beside a placement with a format",
         ),
     ],
 )
 def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
-    tmp_path: Path, arguments: list[str], complaint: str
+    tmp_path: Path, arguments: str, complaint: str
 ) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text("damaged\n")
-    command = [str(path) if argument == "TRACE" else argument for argument in arguments]
-    result = CliRunner().invoke(app, ["replay", *command])
+    result = CliRunner().invoke(app, ["replay", *arguments.replace("TRACE", str(path)).split()])
     assert result.exit_code == 2
     assert result.stderr.startswith(f"error: {complaint}")
     assert result.stderr.count("\n") == 1
@@ -383,6 +331,10 @@ def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
         ("--block-size", "7", "attention kernels take blocks of 16 tokens or a multiple"),
         ("--signal", "nan", "--signal nan: a finite number is needed"),
         ("--watermark", "nan", "watermark is nan"),
+        ("--watermark", "1.5", "watermark is 1.5"),
+        ("--memory", "much", "is no size"),
+        ("--model", "no-such-model", "neither a file"),
+        ("--plot", "figure", "known are "),
         ("--memory", "900TiB", "a replay keeps track of 67,108,864 at most"),
         ("--tp", "99999999999999999999", "--tp"),
         ("--max-num-seqs", "99999999999999999999", "--max-num-seqs"),
@@ -400,6 +352,16 @@ def test_names_are_checked_before_the_trace_is_read(
     assert complaint in run(path, option, value, expect=2)
 
 
+@pytest.mark.parametrize(
+    ("num_blocks", "told"),
+    [("0", "neither a number"), ("67108865", "--num-blocks"), ("9" * 5000, "--num-blocks")],
+)
+def test_a_pool_that_cannot_be_is_refused(trace: Path, num_blocks: str, told: str) -> None:
+    error = run(trace, "--num-blocks", num_blocks, expect=2)
+    assert told in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_plot_is_drawn_in_the_format_of_its_name(
     tmp_path: Path, trace: Path, suffix: str
@@ -410,28 +372,7 @@ def test_a_plot_is_drawn_in_the_format_of_its_name(
     assert path.read_bytes().startswith(start)
 
 
-def test_a_plot_in_an_unknown_format_is_refused(tmp_path: Path, trace: Path) -> None:
-    assert "known are" in run(trace, "--plot", tmp_path / "figure.wrong", expect=2)
-    assert "known are" in run(trace, "--plot", tmp_path / "figure", expect=2)
-
-
-def test_a_missing_trace_is_refused(tmp_path: Path) -> None:
+def test_a_missing_trace_and_too_many_requests_are_refused(tmp_path: Path) -> None:
     assert "does not exist" in run(tmp_path / "none.jsonl", expect=2)
-
-
-@pytest.mark.parametrize("num_blocks", ["99999999999999", "9" * 5000, "67108865"])
-def test_a_pool_larger_than_a_replay_keeps_track_of_is_refused(
-    trace: Path, num_blocks: str
-) -> None:
-    error = run(trace, "--num-blocks", num_blocks, expect=2)
-    assert error.startswith("error: --num-blocks")
-    assert error.count("\n") == 1
-
-
-def test_more_requests_than_ids_can_tell_apart_are_not_generated() -> None:
     assert "at most 1,000,000 requests" in run("--limit", "2000000", expect=2)
-
-
-def test_options_that_name_a_manager_twice_are_refused(trace: Path) -> None:
-    error = run(trace, "--manager", "rust", "--manager", "rust", expect=2)
-    assert error == "error: --manager names rust twice\n"
+    assert "is no generated workload" in run("--workload", "poems", expect=2)

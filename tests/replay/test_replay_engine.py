@@ -21,6 +21,9 @@ from hypothesis import strategies as st
 from loads import small
 from watched_manager import WatchedManager
 
+SECONDS = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
+"""A second a step, whatever it computes."""
+
 
 def made(*requests: tuple[int, int, float], shared: int = 0) -> Trace:
     """Requests of (prompt tokens, output tokens, arrival) that share their first tokens."""
@@ -118,14 +121,8 @@ def test_equal_inputs_give_equal_replays() -> None:
     def figures() -> list[Any]:
         engine = made_engine(small(9), 120, config, block_size=4)
         engine.run()
-        timeline = engine.timeline
-        return [
-            engine.counters,
-            timeline.seconds,
-            timeline.used_blocks,
-            timeline.running,
-            len(engine.meter.steps),
-        ]
+        it = engine.timeline
+        return [engine.counters, it.seconds, it.used_blocks, it.running, len(engine.meter.steps)]
 
     assert figures() == figures()
 
@@ -153,8 +150,7 @@ def test_virtual_time_is_the_sum_of_the_steps() -> None:
 
 
 def test_the_times_of_each_request_are_noted() -> None:
-    step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
-    config = EngineConfig(step_time=step_time, max_num_batched_tokens=16)
+    config = EngineConfig(step_time=SECONDS, max_num_batched_tokens=16)
     engine, _ = watched(made((17, 4, 0.0), (4, 1, 9.5)), 20, config)
     latencies = engine.latencies
     assert latencies.arrived.tolist() == [0, 9.5]
@@ -167,9 +163,8 @@ def test_the_times_of_each_request_are_noted() -> None:
 
 
 def test_a_request_that_arrives_joins_a_batch_that_decodes_without_delay() -> None:
-    step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
     trace = made((4, 50, 0.0), (4, 2, 9.5))
-    engine, _ = watched(trace, 20, EngineConfig(step_time=step_time))
+    engine, _ = watched(trace, 20, EngineConfig(step_time=SECONDS))
     running = np.array(engine.timeline.running)
     seconds = np.array(engine.timeline.seconds)
     assert seconds[running == 2].tolist() == [11.0, 12.0]
@@ -177,8 +172,7 @@ def test_a_request_that_arrives_joins_a_batch_that_decodes_without_delay() -> No
 
 
 def test_pool_use_is_a_mean_over_time_in_which_an_idle_engine_counts_as_empty() -> None:
-    step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
-    config = EngineConfig(step_time=step_time)
+    config = EngineConfig(step_time=SECONDS)
     result, timeline = replay(
         made((4, 2, 0.0), (4, 2, 8.0)),
         manager_name=ManagerName.RUST,
@@ -193,11 +187,10 @@ def test_pool_use_is_a_mean_over_time_in_which_an_idle_engine_counts_as_empty() 
 
 
 def test_a_follower_arrives_after_its_leader_finished_and_the_pause() -> None:
-    step_time = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
     builder = TraceBuilder("turns")
     first = builder.add([builder.fresh(9)], arrival=0, prompt_tokens=4, output_tokens=5)
     builder.add([builder.fresh(9)], arrival=3.0, prompt_tokens=6, output_tokens=3, follows=first)
-    engine, _ = watched(builder.build(), 20, EngineConfig(step_time=step_time))
+    engine, _ = watched(builder.build(), 20, EngineConfig(step_time=SECONDS))
     assert engine.now == 5 + 3 + 3
     assert engine.latencies.arrived.tolist() == [0, 5 + 3]
 
@@ -231,12 +224,9 @@ def test_an_admission_leaves_the_watermark_free_unless_nothing_runs() -> None:
     assert loose.counters.peak_running == 2
 
 
-@pytest.mark.parametrize("name", ["max_num_seqs", "max_num_batched_tokens"])
-def test_limits_below_one_are_refused(name: str) -> None:
-    with pytest.raises(ReplayError, match=f"{name} is 0"):
-        EngineConfig(**{name: 0})  # type: ignore[arg-type]
-
-
-def test_a_watermark_outside_its_range_is_refused() -> None:
-    with pytest.raises(ReplayError, match="watermark is 1"):
-        EngineConfig(watermark=1.0)
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_num_seqs", 0), ("max_num_batched_tokens", 0), ("watermark", 1.0)]
+)
+def test_limits_outside_their_range_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ReplayError, match=f"{name} is {int(value)}"):
+        EngineConfig(**{name: value})

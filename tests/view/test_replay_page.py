@@ -325,12 +325,6 @@ def test_vllms_own_manager_has_its_column() -> None:
     assert f"{theirs.name}: running" in html_of(ReplayPage(picture).document())
 
 
-@pytest.mark.parametrize("other", [("--host", "1GiB"), ("--share", "10%")])
-def test_tiers_and_shares_have_no_page(tmp_path: Path, other: tuple[str, str]) -> None:
-    error = run(*other, "--html", tmp_path / "page.html", expect=2)
-    assert f"--html beside {other[0]}" in error
-
-
 def test_a_cache_of_blocks_has_no_bytes_to_name() -> None:
     cache = block_cache(900, 16)
     trace = generate("single", 0, 5)
