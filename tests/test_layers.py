@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ ROOT = Path(__file__).parent.parent
 CORE = ROOT / "rust/core/src"
 PACKAGE = ROOT / "python/hybrid_blocks"
 Arrows = set[tuple[str, str]]
+
+MOST_ROOMS = 20
+MOST_ARROWS = 40
 
 
 def drawn(heading: str) -> dict[str, tuple[int, set[str]]]:
@@ -120,6 +124,23 @@ def test_imports_follow_the_drawing(heading: str) -> None:
             assert same_line or any(
                 (other, used) in arrows for other, (at, _) in rooms.items() if at == line
             ), f"no file of {user} uses {used}: take the arrow out of docs/design.md"
+
+
+def test_the_plugin_keeps_few_rooms_and_arrows_and_no_circle() -> None:
+    """A room is a file or folder directly below ``vllm``, an arrow an import between two."""
+    plugin = PACKAGE / "vllm"
+    rooms = {path.stem for path in plugin.iterdir() if path.suffix == ".py" or path.is_dir()}
+    rooms -= {"__init__", "__pycache__"}
+    uses: dict[str, set[str]] = {room: set() for room in rooms}
+    for source in plugin.rglob("*.py"):
+        here = list(source.relative_to(PACKAGE).with_suffix("").parts)
+        for there in imported(source, here):
+            if here[1] in rooms and there[:1] == ["vllm"] and there[1:2] != [here[1]]:
+                uses[here[1]].update(rooms & set(there[1:2]))
+    assert {"manager", "releases"} <= uses["scheduler"]
+    assert len(rooms) <= MOST_ROOMS
+    assert sum(map(len, uses.values())) <= MOST_ARROWS
+    TopologicalSorter(uses).prepare()  # raises CycleError
 
 
 def test_a_drawing_is_read_as_it_says() -> None:

@@ -12,7 +12,7 @@ from _vllm_managers import Side, check_tables, forgetful_hasher, sides
 from hybrid_blocks.tools.profile.engine import Groups
 from hybrid_blocks.tools.profile.process import profile
 from hybrid_blocks.tools.profile.workload import Settings
-from hybrid_blocks.vllm import block_pool
+from hybrid_blocks.vllm import pool
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
@@ -170,11 +170,11 @@ def returning(hashers: Sequence[Any]) -> list[float]:
 
 def construction() -> list[Row]:
     theirs, ours = seconds(
-        lambda: block_pool.VllmBlockPool(MILLION, True, 16),
-        lambda: block_pool.BlockPool(MILLION, True, 16),
+        lambda: pool.VllmBlockPool(MILLION, True, 16),
+        lambda: pool.BlockPool(MILLION, True, 16),
         repeat=2,
     )
-    size: int = block_pool.BlockPool(MILLION, True, 16)._blocks.memory_bytes()  # type: ignore[attr-defined]
+    size: int = pool.BlockPool(MILLION, True, 16)._blocks.memory_bytes()  # type: ignore[attr-defined]
     per_block = size / MILLION
     return [
         against("vLLM's pool of a million blocks made", "ms", ours * 1e3, theirs * 1e3),

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from hybrid_blocks.metrics.engine import BLOCKS, FORKS
 from hybrid_blocks.metrics.figure import Sample
-from hybrid_blocks.vllm.forwarder import Forwarder
-from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, Publisher
+from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, Forwarder, Publisher
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 ENGINE = {"model_name": "m", "engine": "0"}

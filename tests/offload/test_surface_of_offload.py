@@ -13,8 +13,7 @@ import vllm
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload import release
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
-from hybrid_blocks.vllm.surface import offload_differences, support
-from hybrid_blocks.vllm.surface.compare import members
+from hybrid_blocks.vllm.surface import members, offload_differences, support
 from surface import SURFACE
 
 MODULES = [

@@ -47,9 +47,9 @@ class _Known:
 def _of_planning() -> tuple[tuple[Any, Any], ...]:
     if not INSTALLED.reaches(Tier.NATURAL):
         return ()
-    from hybrid_blocks.vllm.natural import planning  # noqa: PLC0415 - not for all releases
+    from hybrid_blocks.vllm.natural import install  # noqa: PLC0415 - not for all releases
 
-    return planning._functions()
+    return install._functions()
 
 
 _KNOWN = _Known()

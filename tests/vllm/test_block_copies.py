@@ -12,7 +12,7 @@ from examples import examples
 from hybrid_blocks.kernels import copy_blocks as kernel
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.worker import block_copies, cache_views
+from hybrid_blocks.vllm.worker import block_copies, kernel_copies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from natural.arena import Arena
@@ -116,7 +116,7 @@ def test_all_bytes_are_those_that_vllms_own_function_leaves(made: Caches, data: 
     copies = [KVCacheBlockCopy(*pair) for pair in zip(sources, targets, strict=True)]
     twin = made.twin()
     tensors = made.tensors
-    assert cache_views.described(tensors, made.num_blocks).group is not None
+    assert kernel_copies.described(tensors, made.num_blocks).group is not None
     ours(tensors, made.num_blocks, copies)
     vllms(twin.tensors, made.num_blocks, copies)
     assert all(map(torch.equal, made.buffers, twin.buffers))
@@ -184,7 +184,7 @@ def test_tensors_that_cannot_be_described_are_vllms_to_copy(
 ) -> None:
     storage = torch.arange(64, dtype=torch.float32)
     overlapping = [storage.as_strided((4, 8), (4, 1))]
-    assert cache_views.described(overlapping, 4).group is None
+    assert kernel_copies.described(overlapping, 4).group is None
     told: list[str] = []
     monkeypatch.setattr(block_copies.logger, "warning_once", lambda *words: told.append(words[1]))
     ours(overlapping, 4, [KVCacheBlockCopy(0, 3)])
@@ -207,9 +207,9 @@ def test_a_compiler_that_is_missing_leaves_the_copies_to_vllm(
 
     caches = [arena(4, 8)]
     caches[0][0] = 7
-    monkeypatch.setattr(cache_views, "copy_blocks", broken)
+    monkeypatch.setattr(kernel_copies, "copy_blocks", broken)
     ours(caches, 4, [KVCacheBlockCopy(0, 3)])
-    monkeypatch.setattr(cache_views, "copy_blocks", kernel)
+    monkeypatch.setattr(kernel_copies, "copy_blocks", kernel)
     ours(caches, 4, [KVCacheBlockCopy(0, 2)])
     assert vllms_own == [1, 1]
     assert caches[0][2].tolist() == caches[0][3].tolist() == [7] * 8
@@ -223,13 +223,13 @@ def test_nothing_to_copy_is_nothing_to_describe() -> None:
 def test_tensors_are_described_once_and_not_kept_alive() -> None:
     gc.collect()
     caches = [arena(4, 8), arena(4, 16)]
-    first = cache_views.described(caches, 4)
-    assert cache_views.described(caches, 4) is first
-    assert cache_views.described(caches, 2) is not first
-    held = len(cache_views._known())
+    first = kernel_copies.described(caches, 4)
+    assert kernel_copies.described(caches, 4) is first
+    assert kernel_copies.described(caches, 2) is not first
+    held = len(kernel_copies._known())
     del caches, first
     gc.collect()
-    assert len(cache_views._known()) == held - 1
+    assert len(kernel_copies._known()) == held - 1
 
 
 @pytest.fixture

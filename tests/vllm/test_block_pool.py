@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.errors import BlockError
-from hybrid_blocks.vllm import block_pool as ours
+from hybrid_blocks.vllm import pool as ours
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule

@@ -15,8 +15,8 @@ from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import GatedDeltaNet, StateFormat
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.level import CHECKPOINTS
-from hybrid_blocks.vllm.worker import block_copies, converting_copies
-from hybrid_blocks.vllm.worker.converting_copies import ConvertingCopy, Recipe
+from hybrid_blocks.vllm.worker import block_copies, kernel_copies
+from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy, Recipe
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from natural.arena import Arena
@@ -234,11 +234,11 @@ def test_torch_converts_where_the_kernels_cannot(monkeypatch: pytest.MonkeyPatch
     arena, other = (arena_of("one region", "int8", monkeypatch) for _ in range(2))
     cut = arena.config.blocks_per_slab[-1]
     seen: list[Any] = []
-    monkeypatch.setattr(converting_copies.logger, "warning", lambda *text: seen.append(text))
-    converting_copies._warn.cache_clear()
+    monkeypatch.setattr(kernel_copies.logger, "warning", lambda *text: seen.append(text))
+    kernel_copies._warn.cache_clear()
     run(other, copies_of(other, [(1, 4 * cut)], keeps=True))
     assert not seen
-    monkeypatch.setattr(converting_copies, "convert_states", failing)
+    monkeypatch.setattr(kernel_copies, "convert_states", failing)
     for _ in range(2):
         run(arena, copies_of(arena, [(1, 4 * cut)], keeps=True))
     assert (raw(arena) == raw(other)).all()
@@ -249,10 +249,10 @@ def test_an_error_after_a_launch_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
     arena = arena_of("one region", "int8", monkeypatch)
     copies = copies_of(arena, [(1, 4 * arena.config.blocks_per_slab[-1])], keeps=True)
     run(arena, copies)
-    cache = next(iter(converting_copies._recipes()))
-    for known in converting_copies._recipes()[cache].values():
-        known.pools.launches[0, "keep_states"] = None
-    monkeypatch.setattr(converting_copies, "convert_states", failing)
+    for known in list(kernel_copies._known().values()):
+        for found in known.values():
+            found.group.launches[0, "keep_states"] = None
+    monkeypatch.setattr(kernel_copies, "convert_states", failing)
     with pytest.raises(OSError, match="no compiler"):
         run(arena, copies)
 
@@ -262,10 +262,10 @@ def test_pools_are_described_once_and_go_with_their_memory(monkeypatch: pytest.M
     copies = copies_of(arena, [(1, 4 * arena.config.blocks_per_slab[-1])], keeps=True)
     run(arena, copies)
     with monkeypatch.context() as patch:
-        patch.setattr(converting_copies, "StatePools", failing)
+        patch.setattr(kernel_copies, "StatePools", failing)
         run(arena, copies)
-    before = len(converting_copies._recipes())
+    before = len(kernel_copies._known())
     assert before
     del arena
     gc.collect()
-    assert len(converting_copies._recipes()) == before - 1
+    assert len(kernel_copies._known()) == before - 1

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 import vllm
 from hybrid_blocks._core.vllm import Block
-from hybrid_blocks.vllm.block_pool import BlockPool
-from hybrid_blocks.vllm.cached_blocks import CachedBlocks
-from hybrid_blocks.vllm.free_queue import FreeBlockQueue
+from hybrid_blocks.vllm.pool import BlockPool, CachedBlocks, FreeBlockQueue
 from hybrid_blocks.vllm.surface import support
 from surface import CALLABLES, INSTALLED, SURFACE, VERSION, found_in, is_present, parameters_of
 from vllm.v1.core.block_pool import BlockHashToBlockMap

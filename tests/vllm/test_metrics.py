@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hybrid_blocks.vllm import engine_labels, install
+from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import VARIABLE
-from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector
+from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, served
 from oracle.engines import ENGINES
 from oracle.scheduler_pair import Pair, Setup
 from prometheus_client import CollectorRegistry, generate_latest
@@ -53,36 +53,34 @@ def test_an_engine_that_goes_idle_shows_no_block_in_use(
 def test_labels_are_those_of_the_engine_whose_block_sizes_were_resolved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_labels, "_SEEN", {})
-    assert engine_labels.engine_labels() == {"model_name": "", "engine": "0"}
+    monkeypatch.setattr(served, "_SEEN", {})
+    assert served.engine_labels() == {"model_name": "", "engine": "0"}
     resolved: list[Any] = []
     monkeypatch.setattr(
-        engine_labels, "vllm_resolve_kv_cache_block_sizes", lambda *found: resolved.append(found)
+        served, "vllm_resolve_kv_cache_block_sizes", lambda *found: resolved.append(found)
     )
     config = SimpleNamespace(
         model_config=SimpleNamespace(served_model_name="mine"),
         parallel_config=SimpleNamespace(data_parallel_index=3),
     )
-    engine_labels.resolve_kv_cache_block_sizes("groups", config)
+    served.resolve_kv_cache_block_sizes("groups", config)
     assert resolved == [("groups", config)]
-    assert engine_labels.engine_labels() == {"model_name": "mine", "engine": "3"}
+    assert served.engine_labels() == {"model_name": "mine", "engine": "3"}
 
 
 def test_the_plugin_sees_which_engine_resolves_its_block_sizes() -> None:
-    pairs = dict(engine_labels.replacements())
-    assert pairs == {
-        engine_labels.vllm_resolve_kv_cache_block_sizes: engine_labels.resolve_kv_cache_block_sizes
-    }
+    pairs = dict(served.replacements())
+    assert pairs == {served.vllm_resolve_kv_cache_block_sizes: served.resolve_kv_cache_block_sizes}
     assert set(pairs.items()) <= set(install._REPLACEMENTS)
-    theirs = engine_labels.vllm_resolve_kv_cache_block_sizes
+    theirs = served.vllm_resolve_kv_cache_block_sizes
     assert theirs is not None
     assert theirs.__module__ == kv_cache_utils.__name__
 
 
 SERVER = """
 from hybrid_blocks.metrics.engine import BLOCKS
-from hybrid_blocks.vllm import metrics, plugin
-plugin.register()
+from hybrid_blocks.vllm import attach, metrics
+attach.register()
 metrics.Publisher({}).publish(lambda: [BLOCKS.sample(1, state="live")])
 from fastapi import FastAPI
 from fastapi.testclient import TestClient

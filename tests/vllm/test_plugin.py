@@ -12,11 +12,12 @@ import vllm
 from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
-from hybrid_blocks.vllm import attach, engine_labels, grant, install, level, notice, recorder
-from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
+from hybrid_blocks.vllm import attach, install, recorder, scheduler
+from hybrid_blocks.vllm import level as levels
 from hybrid_blocks.vllm.level import Level, requested
 from hybrid_blocks.vllm.manager import hasher, kv_cache_manager
-from hybrid_blocks.vllm.scheduler import plain
+from hybrid_blocks.vllm.metrics import served
+from hybrid_blocks.vllm.pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.surface import Tier, differences, support
 from surface import INSTALLED, RELEASE
 from vllm.logger import _print_info_once, _print_warning_once
@@ -54,11 +55,11 @@ def test_an_empty_variable_is_as_good_as_none(
     assert install.is_installed()
     assert requested() is Level.MANAGER
     assert variable.value({variable.name: ""}) == variable.value({}) == variable.default
-    assert level.is_checked() is False
-    assert level.schedules_in_one_call() is True
-    assert level.publishes_usable_only() is False
-    assert level.max_known_bytes() == 256 << 20
-    assert level.checkpoints() == str(CheckpointPolicy(variables.CHECKPOINTS.default))
+    assert levels.is_checked() is False
+    assert levels.schedules_in_one_call() is True
+    assert levels.publishes_usable_only() is False
+    assert levels.max_known_bytes() == 256 << 20
+    assert levels.checkpoints() == str(CheckpointPolicy(variables.CHECKPOINTS.default))
 
 
 def test_off_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +161,7 @@ def test_a_subclass_made_earlier_stands_on_our_pool() -> None:
     [
         ("get_request_block_hasher", hasher.get_request_block_hasher),
         # It tells whose figures an engine's are.
-        ("resolve_kv_cache_block_sizes", engine_labels.resolve_kv_cache_block_sizes),
+        ("resolve_kv_cache_block_sizes", served.resolve_kv_cache_block_sizes),
     ],
 )
 def test_the_engine_calls_our_functions(name: str, ours: object) -> None:
@@ -221,11 +222,11 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     silenced, level = logging.root.manager.disable, attach.logger.level
     logging.disable(logging.NOTSET)
     attach.logger.setLevel(logging.INFO)
-    grant._differences.cache_clear()
+    levels._differences.cache_clear()
     _print_info_once.cache_clear()
     _print_warning_once.cache_clear()
     yield notes
-    grant._differences.cache_clear()
+    levels._differences.cache_clear()
     attach.logger.setLevel(level)
     logging.disable(silenced)
 
@@ -283,12 +284,12 @@ def test_a_scheduler_that_differs_leaves_vllms_own(
 ) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     monkeypatch.delattr(VllmScheduler, "_free_request")
-    monkeypatch.setattr(plain.logger, "handlers", [notes])
+    monkeypatch.setattr(scheduler.logger, "handlers", [notes])
     ours = hybrid_blocks.vllm.Scheduler
-    assert ours is plain.Scheduler
+    assert ours is scheduler.Scheduler
     (record,) = notes.records
     assert "Scheduler._free_request is gone" in record.getMessage()
-    grant._differences.cache_clear()
+    levels._differences.cache_clear()
     monkeypatch.undo()
     assert hybrid_blocks.vllm.Scheduler is not ours
 
@@ -304,12 +305,12 @@ def test_an_engine_below_the_level_that_was_asked_for_warns_once_and_says_why(
     monkeypatch: pytest.MonkeyPatch, notes: Notes, asked: str, why: str | None, level: int
 ) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", asked)
-    monkeypatch.setattr(notice.logger, "handlers", [notes])
-    monkeypatch.setattr(notice.logger, "level", logging.INFO)
-    notice.logger.manager._clear_cache()  # type: ignore[attr-defined]
-    monkeypatch.setattr(notice, "_REFUSALS", [])
+    monkeypatch.setattr(kv_cache_manager.logger, "handlers", [notes])
+    monkeypatch.setattr(kv_cache_manager.logger, "level", logging.INFO)
+    kv_cache_manager.logger.manager._clear_cache()  # type: ignore[attr-defined]
+    monkeypatch.setattr(kv_cache_manager, "_REFUSALS", [])
     if why is not None:
-        notice.refused(why)
+        kv_cache_manager.note_refusal(why)
     attach.register()
     for _ in range(2):
         make_scheduler(Groups.FULL, num_requests=1, num_blocks=64, max_model_len=128)
@@ -337,7 +338,7 @@ def test_the_comparison_with_the_installed_vllm_makes_few_calls() -> None:
 
 
 def test_level_natural_is_granted_or_the_release_says_what_it_lacks() -> None:
-    granted = grant.grant(Level.NATURAL)
+    granted = levels.grant(Level.NATURAL)
     if INSTALLED.reaches(Tier.NATURAL):
         assert granted.level is Level.NATURAL
         return

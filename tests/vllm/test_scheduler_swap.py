@@ -12,8 +12,8 @@ from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.doctor import probe
 from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
-from hybrid_blocks.vllm import attach, grant, install, recorder
-from hybrid_blocks.vllm.scheduler import foreign_parts, one_call
+from hybrid_blocks.vllm import attach, install, level, recorder
+from hybrid_blocks.vllm.scheduler import batching, one_call
 from hybrid_blocks.vllm.surface import support
 from vllm.v1.core.sched import async_scheduler as vllms_async
 from vllm.v1.core.sched import scheduler as vllms
@@ -118,14 +118,14 @@ def test_an_engine_that_records_its_traffic_has_it_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(variables.RECORD.name, str(tmp_path / "traffic.jsonl"))
-    grant._differences.cache_clear()
+    level._differences.cache_clear()
     try:
         attach.register()
-        assert grant.scheduler_grant().reason is None
+        assert level.scheduler_grant().reason is None
         assert made(vllms_async.AsyncScheduler)._decodes is not None
     finally:
         recorder.uninstall()
-        grant._differences.cache_clear()
+        level._differences.cache_clear()
 
 
 def test_a_derived_class_has_it_too_and_keeps_its_own_methods_in_front() -> None:
@@ -234,7 +234,7 @@ def test_what_one_call_would_skip_keeps_requests_one_by_one(
     derived: type, part: str | None
 ) -> None:
     attach.register()
-    assert foreign_parts.reason(derived) == (part and f"vLLM's methods are replaced: {part}")
+    assert batching.foreign_reason(derived) == (part and f"vLLM's methods are replaced: {part}")
     if issubclass(derived, one_call.Scheduler):
         assert (made(derived)._decodes is None) is (part is not None)
 
@@ -251,7 +251,7 @@ def test_a_method_that_another_plugin_patched_keeps_requests_one_by_one(
 
     patch = functools.wraps(before)(patched) if is_wrapped else patched
     monkeypatch.setattr(owner, "_make_cached_request_data", patch, raising=False)
-    assert foreign_parts.reason(one_call.AsyncScheduler) == (
+    assert batching.foreign_reason(one_call.AsyncScheduler) == (
         "vLLM's methods are replaced: Scheduler._make_cached_request_data"
     )
 
@@ -262,4 +262,4 @@ def test_what_the_plugin_itself_replaces_is_known(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HYBRID_BLOCKS", "natural")
     monkeypatch.setenv("HYBRID_BLOCKS_CHECK", "1")
     attach.register()
-    assert foreign_parts.reason(vllms_async.AsyncScheduler) is None
+    assert batching.foreign_reason(vllms_async.AsyncScheduler) is None

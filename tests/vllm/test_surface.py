@@ -11,11 +11,11 @@ from typing import Any
 
 import adapter_reads
 import pytest
-from hybrid_blocks.vllm.block_pool import BlockPool
 from hybrid_blocks.vllm.level import VARIABLE
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
+from hybrid_blocks.vllm.pool import BlockPool
 from hybrid_blocks.vllm.scheduler import one_call as batched
-from hybrid_blocks.vllm.surface.compare import members
+from hybrid_blocks.vllm.surface import members
 from oracle.engines import ENGINES
 from oracle.scheduler_pair import Pair, Setup
 from surface import CALLABLES, INSTALLED, SURFACE, found_in, is_present, parameters_of
@@ -28,10 +28,11 @@ _PYTHON |= {"__name__", "__new__", "__init__", "__dict__", "__func__", "__mro__"
 _PYTHON |= {"__module__", "__qualname__", "environ", "modules"}
 _PYTHON |= {"__code__", "__globals__", "co_names", *dir(property), *dir(ContextVar)}
 _LOGGER = {"info", "info_once", "warning", "warning_once", "error", "disabled"}
-_TORCH = {"all_gather_object", "distributed"}
+_TORCH = {"all_gather_object", "distributed", "float32"}
 _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_blocks"}
 _OWN_BY_NAME |= {"close", "put"}  # of the trace's recorder
 _OWN_BY_NAME |= {"parameters"}  # of the core's kinds
+_OWN_BY_NAME |= {"nbytes", "options", "shape"}  # of a state's tensors, of a checkpoint policy
 
 
 def listed() -> set[str]:
@@ -62,7 +63,7 @@ def test_each_tier_lists_what_it_imports_beside_the_tiers_before_it() -> None:
     manager = adapter_reads.imported_with(*entry, "hybrid_blocks.vllm.manager.native")
     scheduler = manager | adapter_reads.imported_with("hybrid_blocks.vllm.scheduler.one_call")
     natural = adapter_reads.imported_with(
-        *(f"hybrid_blocks.vllm.{name}" for name in ("natural.installation", "checking")),
+        *(f"hybrid_blocks.vllm.{name}" for name in ("natural.install", "check")),
         *(f"hybrid_blocks.vllm.natural.{name}" for name in ("builder", "functions", "platform")),
     )
     assert pool < manager

@@ -19,13 +19,13 @@ def __getattr__(name: str) -> Any:
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from hybrid_blocks.vllm import grant  # noqa: PLC0415
+    from hybrid_blocks.vllm import level  # noqa: PLC0415
 
-    granted = grant.scheduler_grant()
+    granted = level.scheduler_grant()
     if granted.differences:
-        from hybrid_blocks.vllm.scheduler import plain  # noqa: PLC0415
+        from hybrid_blocks.vllm import scheduler  # noqa: PLC0415
 
-        return plain.explained(name, str(granted.reason))
+        return scheduler.explained(name, str(granted.reason))
     from hybrid_blocks.vllm.scheduler import one_call  # noqa: PLC0415
 
     return getattr(one_call, name)

@@ -8,8 +8,15 @@ from vllm.logger import init_logger
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.replacement import replace_spec, serve_slabs
-from hybrid_blocks.vllm import grant, surface
-from hybrid_blocks.vllm.level import VARIABLE, Level, requested, schedules_in_one_call
+from hybrid_blocks.vllm import surface
+from hybrid_blocks.vllm.level import (
+    VARIABLE,
+    Level,
+    grant,
+    is_tested,
+    requested,
+    schedules_in_one_call,
+)
 from hybrid_blocks.vllm.surface import support
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -30,7 +37,7 @@ def register() -> None:
     one_call = schedules_in_one_call()
     replace_spec()
     # What is compared are vLLM's own classes, so it comes before anything is replaced.
-    granted = grant.grant(level)
+    granted = grant(level)
     _record()
     if granted.level is not level:
         logger.warning_once(
@@ -41,7 +48,7 @@ def register() -> None:
             VARIABLE,
             granted.level,
         )
-    elif not grant.is_tested():
+    elif not is_tested():
         logger.warning_once(
             "hybrid_blocks was tested with vLLM %s; %s has all that level %s needs. "
             "%s=off switches it off.",

@@ -7,23 +7,24 @@ from vllm.logger import init_logger
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
-from hybrid_blocks.vllm import engine_labels, metrics
-from hybrid_blocks.vllm.block_pool import BlockPool, VllmBlockPool
-from hybrid_blocks.vllm.grant import grant, is_tested, scheduler_grant, worker_grant
-from hybrid_blocks.vllm.level import Level, is_checked, requested
+from hybrid_blocks.vllm import metrics
+from hybrid_blocks.vllm.level import (
+    Level,
+    grant,
+    is_checked,
+    is_tested,
+    requested,
+    scheduler_grant,
+    worker_grant,
+)
 from hybrid_blocks.vllm.manager.hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
 )
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager, VllmKVCacheManager
-from hybrid_blocks.vllm.multi_process_collector import (  # type: ignore[attr-defined]
-    ClientsCollector,
-    MultiProcessCollector,
-)
-from hybrid_blocks.vllm.stat_logger import (  # type: ignore[attr-defined]
-    PrometheusStatLogger,
-    VllmPrometheusStatLogger,
-)
+from hybrid_blocks.vllm.metrics import ClientsCollector, MultiProcessCollector, served  # type: ignore[attr-defined]
+from hybrid_blocks.vllm.metrics.served import PrometheusStatLogger, VllmPrometheusStatLogger  # type: ignore[attr-defined]
+from hybrid_blocks.vllm.pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.swap import back, named, swap
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -34,7 +35,7 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (vllm_get_request_block_hasher, get_request_block_hasher),
     (ClientsCollector, MultiProcessCollector),
     (VllmPrometheusStatLogger, PrometheusStatLogger),
-    *engine_labels.replacements(),
+    *served.replacements(),
 )
 
 _UNDO: list[Callable[[], None]] = []
@@ -56,7 +57,7 @@ def install(level: Level | None = None) -> None:
         KVCacheManager.native = NativeKVCacheManager
         _install_copies(level)
     if level is Level.NATURAL:
-        from hybrid_blocks.vllm.natural import installation as natural  # noqa: PLC0415
+        from hybrid_blocks.vllm.natural import install as natural  # noqa: PLC0415
 
         natural.install()
         _UNDO.append(natural.uninstall)

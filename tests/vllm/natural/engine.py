@@ -15,7 +15,7 @@ from hybrid_blocks.geometry.pipeline import stages
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan import Deployment
-from hybrid_blocks.vllm.natural import planning
+from hybrid_blocks.vllm.natural import install
 from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -197,7 +197,7 @@ def speculation(num_tokens: int) -> Any:
 @contextmanager
 def installed() -> Iterator[None]:
     """Level ``natural``'s planning in vLLM's place, for workers with vLLM's second model runner."""
-    planning.install()
+    install.install_planning()
     try:
         with (
             patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}),
@@ -206,4 +206,4 @@ def installed() -> Iterator[None]:
         ):
             yield
     finally:
-        planning.uninstall()
+        install.uninstall_planning()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.worker.converting_copies import split
+from hybrid_blocks.vllm.worker.kernel_copies import split
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,

@@ -9,7 +9,7 @@ from typing import Any
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.natural.slab_pool import SlabPool
+from hybrid_blocks.vllm.natural.manager import SlabPool
 from hybrid_blocks.vllm.scheduler import one_call
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler

@@ -8,10 +8,9 @@ import pytest
 import vllm.logger
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import Deployment
-from hybrid_blocks.vllm.grant import Grant
-from hybrid_blocks.vllm.level import CHECKPOINTS, Level
+from hybrid_blocks.vllm.level import CHECKPOINTS, Grant, Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.natural import formats
+from hybrid_blocks.vllm.natural import refusal
 
 from .engine import Engine, installed
 
@@ -57,16 +56,16 @@ def test_an_engine_that_cannot_convert_says_why(path: str, value: Any, why: str)
     for folder in folders:
         holder = getattr(holder, folder)
     setattr(holder, last, value)
-    assert formats._reason(engine.config, engine.specs, "int8") == why
+    assert refusal._reason(engine.config, engine.specs, "int8") == why
 
 
 def test_workers_that_copy_by_vllms_own_function_are_given_no_format(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     differs = Grant(Level.NATURAL, ("copy_kv_cache_blocks_inplace has a new parameter",))
-    monkeypatch.setattr(formats, "worker_grant", lambda _: differs)
+    monkeypatch.setattr(refusal, "worker_grant", lambda _: differs)
     engine = planned()
     assert not is_apart(engine)
-    why = formats._reason(engine.config, engine.specs, "int8")
+    why = refusal._reason(engine.config, engine.specs, "int8")
     assert why is not None
     assert "has a new parameter" in why

@@ -14,7 +14,7 @@ from hybrid_blocks.model import Layer, Model, load_model
 from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.natural import notes, planning, platform, refusal, stages
+from hybrid_blocks.vllm.natural import install, platform, refusal, shown, stages
 from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
@@ -96,7 +96,7 @@ def test_a_refused_engine_plans_as_vllm_does(name: str, why: str) -> None:
     assert said is not None
     assert why in said or "Mamba blocks of" in said
     assert not isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
-    planning.uninstall()
+    install.uninstall_planning()
     stock = Engine(load_model(name), DEPLOYMENT, MEMORY, **options)
     assert engine.kv_cache_config.num_blocks == stock.kv_cache_config.num_blocks
     assert engine.kv_cache_config.kv_cache_tensors == stock.kv_cache_config.kv_cache_tensors
@@ -217,12 +217,12 @@ def test_more_requests_than_slabs_are_warned_of_with_the_number(
             self.records.append(record.getMessage())
 
     heard = Notes()
-    monkeypatch.setattr(notes.logger, "level", logging.INFO)
-    notes.logger.manager._clear_cache()  # type: ignore[attr-defined]
+    monkeypatch.setattr(shown.logger, "level", logging.INFO)
+    shown.logger.manager._clear_cache()  # type: ignore[attr-defined]
     # Another test may have had the same said.
     for said_once in (vllm.logger._print_info_once, vllm.logger._print_warning_once):
         said_once.cache_clear()
-    with patch.object(notes.logger, "handlers", [heard]):
+    with patch.object(shown.logger, "handlers", [heard]):
         engine = Engine(
             load_model("Nemotron-H-47B"),
             DEPLOYMENT,

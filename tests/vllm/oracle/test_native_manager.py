@@ -8,7 +8,7 @@ import pytest
 import torch
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.vllm import install
-from hybrid_blocks.vllm.manager.coverage import unsupported_reason
+from hybrid_blocks.vllm.manager.geometry import unsupported_reason
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from random import Random
 
-from hybrid_blocks.vllm.manager.coverage import unsupported_reason
+from hybrid_blocks.vllm.manager.geometry import unsupported_reason
 from oracle.engines import (
     ATTENTION,
     MAMBA,

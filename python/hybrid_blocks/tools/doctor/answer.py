@@ -10,8 +10,8 @@ from hybrid_blocks.tools.doctor.engine import Engine
 from hybrid_blocks.tools.doctor.environment import MODEL_RUNNER, environment
 from hybrid_blocks.tools.doctor.features import Features
 from hybrid_blocks.tools.doctor.probe import Probe, probed
-from hybrid_blocks.vllm import grant, install
-from hybrid_blocks.vllm.level import VARIABLE, Level
+from hybrid_blocks.vllm import install
+from hybrid_blocks.vllm.level import VARIABLE, Level, grant, scheduler_grant
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.natural import refusal
 from hybrid_blocks.vllm.scheduler import batching
@@ -55,8 +55,8 @@ def reach(model: Model, features: Features) -> Reach:
         level = Level(getattr(manager, "hybrid_blocks_level", Level.OFF))
         why_not_manager = None
         if level is not Level.MANAGER:
-            why_not_manager = grant.grant(Level.MANAGER).reason or _uncovered(engine, probe)
-        natural = why_not_manager or grant.grant(Level.NATURAL).reason
+            why_not_manager = grant(Level.MANAGER).reason or _uncovered(engine, probe)
+        natural = why_not_manager or grant(Level.NATURAL).reason
         natural = natural or refusal.reason(engine.asked, engine.specs)
         return Reach(
             level=level if natural else Level.NATURAL,
@@ -77,7 +77,7 @@ def _uncovered(engine: Engine, probe: Probe) -> str | None:
 
 
 def _one_by_one(probe: Probe) -> str | None:
-    reason = grant.scheduler_grant().reason or batching.unsupported_reason(probe.scheduler)
+    reason = scheduler_grant().reason or batching.unsupported_reason(probe.scheduler)
     if reason is None and probe.num_left:
         return "vLLM's code takes the outputs of such requests"
     return reason

@@ -36,8 +36,7 @@ from hybrid_blocks.tools.doctor.connectors import CONNECTORS, OFFLOADING, OURS, 
 from hybrid_blocks.tools.doctor.environment import MODEL_RUNNER, environment
 from hybrid_blocks.tools.doctor.features import Features
 from hybrid_blocks.tools.doctor.layers import attention_block, layer_specs
-from hybrid_blocks.vllm import releases
-from hybrid_blocks.vllm.natural import stock
+from hybrid_blocks.vllm.natural import planning, shown
 from hybrid_blocks.weightless import make_scheduler, model_config
 
 MAX_MODEL_LEN = 16_384
@@ -203,8 +202,8 @@ class Engine:
         return found
 
     def _planned(self, specs: Mapping[str, KVCacheSpec]) -> KVCacheConfig:
-        inflated = stock.with_stock_blocks(self.config, dict(specs))
-        plan = releases.installed.planning().stock_config
+        inflated = shown.with_stock_blocks(self.config, dict(specs))
+        plan = planning().stock_config
         try:
             planned: KVCacheConfig = plan(self.config, inflated, _ENOUGH_BYTES)
         except (ValueError, AssertionError, NotImplementedError) as error:

@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.vllm.check.life import Content, Group, Life, group_of
-from hybrid_blocks.vllm.worker.converting_copies import ConvertingCopy
+from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
 
 Slot = tuple[int, int]
 """A pool and a block in it."""

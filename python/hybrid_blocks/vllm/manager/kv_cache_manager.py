@@ -1,8 +1,10 @@
 """The class in place of vLLM's ``KVCacheManager``, at the level of the environment variable."""
 
+from collections import Counter
 from typing import Any, ClassVar, Self
 
 import vllm
+from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.metrics.stats import PrefixCacheStats
@@ -11,20 +13,59 @@ import hybrid_blocks
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.figure import Sample
-from hybrid_blocks.vllm import notice
-from hybrid_blocks.vllm.engine_labels import engine_labels
-from hybrid_blocks.vllm.grant import grant
 from hybrid_blocks.vllm.level import (
     VARIABLE,
     Level,
     checkpoints,
+    grant,
     publishes_usable_only,
     requested,
 )
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.metrics import Publisher
+from hybrid_blocks.vllm.metrics.served import engine_labels
 
 __all__ = ["KVCacheManager", "VllmKVCacheManager"]
+
+
+logger = init_logger("vllm.hybrid_blocks")
+
+_REFUSALS: list[str] = []
+"""Why this process refused level ``natural``: its manager of blocks says so, and no one else."""
+
+
+def note_refusal(why: str | None) -> None:
+    """Take note of why a plan is none of level ``natural``; None if it is."""
+    _REFUSALS[:] = [] if why is None else [why]
+
+
+def noted_refusal() -> str | None:
+    """Return why the last plan of this process is none of level ``natural``; None if it is."""
+    return _REFUSALS[0] if _REFUSALS else None
+
+
+def log_level(
+    level: Level, config: KVCacheConfig, reason: str | None, *, is_told: bool = False
+) -> None:
+    """Say which level an engine runs at, over which groups, and why not a higher one.
+
+    A level below the one asked for is a warning, unless the process has logged it before.
+    """
+    kinds = Counter(
+        type(group.kv_cache_spec).__name__.removesuffix("Spec") for group in config.kv_cache_groups
+    )
+    groups = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
+    say = logger.info_once if reason is None or is_told else logger.warning_once
+    say(
+        "hybrid_blocks %s in vLLM %s: level %s%s; groups: %s; pool: %s %s",
+        hybrid_blocks.__version__,
+        vllm.__version__,
+        level,
+        f" ({reason})" if reason else "",
+        groups,
+        f"{config.num_blocks:,}",
+        "slabs" if level is Level.NATURAL else "blocks",
+    )
 
 
 class KVCacheManager(VllmKVCacheManager):
@@ -66,8 +107,8 @@ class KVCacheManager(VllmKVCacheManager):
             if reason is None and self.native is not None:
                 reason = self.native.unsupported_reason(kv_cache_config, **kwargs)
             if reason is None:
-                reason = notice.why_refused()
-        notice.log(self.hybrid_blocks_level, kv_cache_config, reason, is_told=told is not None)
+                reason = noted_refusal()
+        log_level(self.hybrid_blocks_level, kv_cache_config, reason, is_told=told is not None)
         info = figures.INFO.sample(
             1,
             version=hybrid_blocks.__version__,

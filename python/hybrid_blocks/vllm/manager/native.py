@@ -1,8 +1,10 @@
 """vLLM's ``KVCacheManager`` at level ``manager``: every decision in one call into Rust."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
 from vllm.v1.core.single_type_kv_cache_manager import MambaManager
@@ -11,10 +13,9 @@ from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks._core.vllm import AllocatedBlocks, Block, Blocks, RustKVCacheManager
 from hybrid_blocks.vllm.level import Level
-from hybrid_blocks.vllm.manager import coverage, events, residency
-from hybrid_blocks.vllm.manager.geometry import Geometry, geometry
+from hybrid_blocks.vllm.manager import events
+from hybrid_blocks.vllm.manager.geometry import Geometry, geometry, unsupported_reason
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.manager.tables import Tables, View
 
 _WAITING = [RequestStatus.WAITING, RequestStatus.PREEMPTED]
 
@@ -50,7 +51,7 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
     @classmethod
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
         """Return why an engine needs vLLM's own managers, or ``None`` if it does not."""
-        return coverage.unsupported_reason(kv_cache_config, **kwargs)
+        return unsupported_reason(kv_cache_config, **kwargs)
 
     def _pools_of_groups(self) -> list[Blocks]:
         """Return the blocks that each group draws from."""
@@ -127,7 +128,7 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         events.note(self.block_pool, self.coordinator.group_block_sizes, request, changes)
 
     def _note_residency(self, changes: list[tuple[str, int]]) -> None:
-        residency.note(self.block_pool, changes)
+        tell_collector(self.block_pool, changes)
 
     def _report_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:
         if getattr(request, "kv_cache_report_mode", "incremental") == "full":
@@ -136,3 +137,89 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
     def _emit_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:  # noqa: ARG002
         """Append events of a hit's blocks, which somebody else stored."""
         self.coordinator.emit_cached_block_events(request, blocks.blocks)  # type: ignore[arg-type]
+
+
+V = TypeVar("V")
+
+
+class View(Mapping[str, V], Generic[V]):
+    """A mapping by request id over one group.
+
+    ``read`` returns ``None`` for a request that the group knows nothing of.
+    """
+
+    def __init__(self, read: Callable[[str], V | None], request_ids: Callable[[], list[str]]):
+        self._read = read
+        self._request_ids = request_ids
+
+    def __getitem__(self, request_id: str) -> V:
+        value = self._read(request_id)
+        if value is None:
+            raise KeyError(request_id)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return (request_id for request_id in self._request_ids() if request_id in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Table(Sequence[Block]):
+    """A request's blocks as they are whenever it is looked at, like the list that vLLM extends.
+
+    ``read`` returns ``None`` once the request is freed; its blocks are then what they were when
+    last looked at.
+    """
+
+    def __init__(self, read: Callable[[], list[Block] | None]) -> None:
+        self._read = read
+        self._seen = read() or []
+
+    def _blocks(self) -> list[Block]:
+        self._seen = self._read() or self._seen
+        return self._seen
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._blocks()[index]
+
+    def __len__(self) -> int:
+        return len(self._blocks())
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._blocks())
+
+    def __eq__(self, other: object) -> bool:
+        return self._blocks() == (other._blocks() if isinstance(other, Table) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __add__(self, other: Sequence[Block]) -> list[Block]:
+        return [*self, *other]
+
+    def __repr__(self) -> str:
+        return repr(self._blocks())
+
+
+class Tables(View[Any]):
+    """Block tables; that of an unknown request is empty, as in vLLM's ``defaultdict``."""
+
+    def __getitem__(self, request_id: str) -> Table:
+        return Table(partial(self._read, request_id))
+
+    def __contains__(self, request_id: object) -> bool:
+        return isinstance(request_id, str) and self._read(request_id) is not None
+
+
+def tell_collector(pool: BlockPool, residency: Iterable[tuple[str, int]]) -> None:
+    """Tell the pool's collector what became of blocks, by id and in order."""
+    collector = pool.metrics_collector
+    if collector is None:
+        return
+    tell = {
+        "allocated": collector.on_block_allocated,
+        "accessed": collector.on_block_accessed,
+        "evicted": collector.on_block_evicted,
+    }
+    for what, block_id in residency:
+        tell[what](pool.blocks[block_id])

@@ -7,9 +7,9 @@ from vllm.v1.core.kv_cache_config_builder import KVCacheConfigBuilder
 from vllm.v1.core.kv_cache_planning import DefaultKVCacheConfigBuilder
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 
-from hybrid_blocks.vllm import notice
-from hybrid_blocks.vllm.natural import formats, refusal, stages
+from hybrid_blocks.vllm.manager.kv_cache_manager import note_refusal
 from hybrid_blocks.vllm.natural import groups as natural
+from hybrid_blocks.vllm.natural import refusal, stages
 
 vllm_max_memory_usage_bytes_from_groups = kv_cache_planning._max_memory_usage_bytes_from_groups
 vllm_project_kv_cache_groups_to_worker = kv_cache_planning._project_kv_cache_groups_to_worker
@@ -24,9 +24,9 @@ class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
     ) -> list[KVCacheGroupSpec]:
         """Split the layers into groups."""
         if why := refusal.reason_to_plan(vllm_config, kv_cache_spec):
-            notice.refused(why)
+            note_refusal(why)
             return super().get_kv_cache_groups(vllm_config, kv_cache_spec)
-        checkpoint_format = formats.served(vllm_config, kv_cache_spec)
+        checkpoint_format = refusal.served_format(vllm_config, kv_cache_spec)
         return natural.make_groups(
             kv_cache_spec,
             checkpoint_format,

@@ -7,9 +7,9 @@ from vllm.config import VllmConfig
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec
 
-from hybrid_blocks.vllm import notice
-from hybrid_blocks.vllm.natural import formats, refusal, stages
+from hybrid_blocks.vllm.manager.kv_cache_manager import note_refusal
 from hybrid_blocks.vllm.natural import groups as natural
+from hybrid_blocks.vllm.natural import refusal, stages
 
 _utils: Any = kv_cache_utils
 vllm_get_kv_cache_groups: Callable[..., list[KVCacheGroupSpec]] = _utils.get_kv_cache_groups
@@ -31,9 +31,9 @@ def get_kv_cache_groups(
 ) -> list[KVCacheGroupSpec]:
     """Split the layers into groups."""
     if why := refusal.reason_to_plan(vllm_config, kv_cache_spec):
-        notice.refused(why)
+        note_refusal(why)
         return vllm_get_kv_cache_groups(vllm_config, kv_cache_spec)
-    checkpoint_format = formats.served(vllm_config, kv_cache_spec)
+    checkpoint_format = refusal.served_format(vllm_config, kv_cache_spec)
     groups = natural.make_groups(
         kv_cache_spec,
         checkpoint_format,

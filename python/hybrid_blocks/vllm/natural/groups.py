@@ -19,10 +19,13 @@ from hybrid_blocks.geometry.natural import plan_arena
 from hybrid_blocks.kernels import Place, Run, StateLayout
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.natural.layers import cached_layers, layer_groups
-from hybrid_blocks.vllm.natural.recurrent import heads_of
-from hybrid_blocks.vllm.natural.zeroing import zeroes_single_blocks
-from hybrid_blocks.vllm.worker.converting_copies import Recipe
+from hybrid_blocks.vllm.natural.layers import (
+    cached_layers,
+    heads_of,
+    layer_groups,
+    zeroes_single_blocks,
+)
+from hybrid_blocks.vllm.worker.kernel_copies import Recipe
 
 
 @dataclass

@@ -1,8 +1,11 @@
-"""vLLM's layers as the geometry sees them."""
+"""vLLM's layers as the geometry sees them, and what a checkpoint keeps of their states."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+from vllm.config import VllmConfig
+from vllm.platforms import current_platform
 from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
@@ -14,8 +17,7 @@ from vllm.v1.kv_cache_interface import (
 
 from hybrid_blocks.geometry.layout import CachedLayer, LayerGroup
 from hybrid_blocks.model.kind import GroupKind
-from hybrid_blocks.model.layer import StateFormat
-from hybrid_blocks.vllm.natural.recurrent import kept_bytes
+from hybrid_blocks.model.layer import StateFormat, StateTensor
 from hybrid_blocks.vllm.specs import kind_of, row_of
 
 
@@ -87,3 +89,43 @@ def _kind(spec: Any) -> GroupKind:
     numbers = kind_of(spec).parameters
     retained = numbers.get("window", 0) + numbers.get("extra_retained", 0)
     return GroupKind(name=row_of(spec).name, window=retained or None)
+
+
+def recurrent_tensor(spec: Any) -> StateTensor | None:
+    """Return the tensor of a ``MambaSpec`` that may be converted: recurrent, of float32.
+
+    It is the last one of a state. A convolution is a tensor before it, or all that a layer has.
+    Specs name no layers, so `offload.state_parts`, which goes by a layer's class, cannot tell it.
+    """
+    is_alone = len(spec.shapes) == 1 and spec.mamba_type.name == "LINEAR"
+    if not is_alone and len(spec.shapes) != 2:
+        return None
+    if spec.dtypes[-1] != torch.float32:
+        return None
+    return StateTensor("recurrent", spec.shapes[-1], "float32")
+
+
+def heads_of(spec: Any) -> tuple[int, int]:
+    """Return how many heads may be converted, and the numbers of one."""
+    if (recurrent := recurrent_tensor(spec)) is None:
+        return 0, 0
+    heads = recurrent.shape[0]
+    return heads, recurrent.nbytes // (4 * heads)
+
+
+def kept_bytes(spec: Any, checkpoint_format: StateFormat) -> int:
+    """Return the bytes of a layer's state in a checkpoint."""
+    page_bytes: int = spec.page_size_bytes
+    if (recurrent := recurrent_tensor(spec)) is None:
+        return page_bytes
+    return page_bytes - recurrent.nbytes + recurrent.kept_bytes(checkpoint_format)
+
+
+def zeroes_single_blocks(vllm_config: VllmConfig) -> bool:
+    """Return whether the engine's workers zero new attention blocks one by one.
+
+    vLLM's first CPU model runner fills ``kv[block_id]`` in each layer of full attention. All other
+    runners scale an id by the blocks of a view per id of the configuration, so that an id names a
+    slab.
+    """
+    return current_platform.is_cpu() and not vllm_config.use_v2_model_runner

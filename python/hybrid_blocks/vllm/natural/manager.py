@@ -1,12 +1,12 @@
 """vLLM's ``KVCacheManager`` at level ``natural``: several pools over one arena of slabs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self, cast
 
 from vllm.distributed.kv_events import KVCacheEvent
-from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy, get_group_id
+from vllm.v1.core.kv_cache_utils import KVCacheBlock, KVCacheBlockCopy, get_group_id
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.request import Request
 
@@ -19,9 +19,9 @@ from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.manager.geometry import Geometry
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hybrid_blocks.vllm.natural import hints, lookup_spans
-from hybrid_blocks.vllm.natural.slab_pool import SlabPool
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
-from hybrid_blocks.vllm.worker.converting_copies import ConvertingCopy
+from hybrid_blocks.vllm.pool import BlockPool, FreeBlockQueue
+from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
 
 _State = tuple[str, int, int]
 """A state that got a key: its request, its group, and the tokens up to it."""
@@ -248,3 +248,50 @@ def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -
         figures.HITS_SHORTENED.sample(counts["shortened"]),
         figures.SLAB_STEALS.sample(num_steals),
     ]
+
+
+class SlabQueue(FreeBlockQueue):
+    """Free blocks of one pool in their order; their number is that of the arena's free slabs."""
+
+    __slots__ = ()
+
+    @property  # type: ignore[misc]  # vLLM's tests alone write it
+    def num_free_blocks(self) -> int:
+        """Slabs that hold no live block, as `SlabPool.get_num_free_blocks`."""
+        count: int = self._blocks.num_whole_slabs
+        return count
+
+
+class SlabPool(BlockPool):
+    """All pools of an arena. Where vLLM counts blocks, this counts slabs.
+
+    A slab is free where no block in it is live. ``pools`` are the blocks of each pool.
+    """
+
+    pools: list[Blocks]
+
+    @classmethod
+    def over(cls, pool: BlockPool, config: NaturalKVCacheConfig) -> Self:
+        """Return what takes the place of a pool that vLLM made for the same configuration."""
+        own = cls.__new__(cls)
+        vars(own).update(vars(pool))
+        own.pools = Blocks.over_slabs(
+            config.num_blocks,
+            list(config.blocks_per_slab),
+            keep_evicted=pool.enable_kv_cache_events,
+        )
+        for blocks in own.pools:
+            own._show(blocks)
+        own._show(own.pools[0])
+        own.free_block_queue = cast("Any", SlabQueue(own.pools[0]))
+        return own
+
+    def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
+        """Take an owner from each block."""
+        blocks: Any = ordered_blocks
+        for pool in self.pools:
+            blocks = pool.free(blocks)
+
+    def get_num_free_blocks(self) -> int:
+        """Return how many slabs hold no live block."""
+        return self.pools[0].num_whole_slabs

@@ -1,7 +1,6 @@
 """vLLM 0.31, the oldest release that is tested."""
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.block_pool import BlockPool
@@ -45,6 +44,8 @@ class Release:
     """Whether tokens after a stop count as never computed, and no longer as in flight."""
     commits_drafts = False
     """Whether outputs commit full blocks where drafts are verified in step."""
+    plans_by_builder = False
+    """Whether a builder plans memory, and not functions."""
 
     def must_see_whole_step(self, scheduler: "Scheduler") -> bool:
         """Return whether admission asks for what else this step schedules: here, its LoRAs."""
@@ -81,9 +82,3 @@ class Release:
     def hasher_arguments(self, num_lookahead_tokens: int) -> tuple[int, ...]:  # noqa: ARG002
         """Return what vLLM's own hasher takes beside block size and hash function."""
         return ()
-
-    def planning(self) -> ModuleType:
-        """Return what plans memory at level ``natural``."""
-        from hybrid_blocks.vllm.natural import functions  # noqa: PLC0415 - for this release only
-
-        return functions

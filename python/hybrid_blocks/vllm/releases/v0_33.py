@@ -1,7 +1,6 @@
 """vLLM 0.33: groups have roles, hashes can look ahead, drafters drop blocks group by group."""
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.block_pool import BlockPool
@@ -37,6 +36,7 @@ class Release(v0_32.Release):
 
     takes_back_trimmed = True
     commits_drafts = True
+    plans_by_builder = True
 
     def must_see_whole_step(self, scheduler: "Scheduler") -> bool:  # noqa: ARG002
         """Return whether admission asks for what else this step schedules: it asks who runs."""
@@ -70,9 +70,3 @@ class Release(v0_32.Release):
     def hasher_arguments(self, num_lookahead_tokens: int) -> tuple[int, ...]:
         """Return what vLLM's own hasher takes beside block size and hash function."""
         return (num_lookahead_tokens,) if num_lookahead_tokens else ()
-
-    def planning(self) -> ModuleType:
-        """Return what plans memory at level ``natural``: a builder, which earlier releases lack."""
-        from hybrid_blocks.vllm.natural import builder  # noqa: PLC0415 - for this release only
-
-        return builder

@@ -1,10 +1,12 @@
 """When running requests can be scheduled in one call, and how its results join vLLM's own."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from types import FunctionType
+from typing import Any, Final, NamedTuple
 
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
@@ -14,7 +16,6 @@ from vllm.v1.spec_decode.metrics import SpecDecodingStats
 from hybrid_blocks._core.vllm import SpecCounts
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
-from hybrid_blocks.vllm.scheduler import foreign_parts
 
 REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
     "the block manager is not at level manager": lambda scheduler: (
@@ -38,7 +39,7 @@ images, LoRA, connectors, log probabilities, structured outputs, pipeline parall
 def unsupported_reason(scheduler: Scheduler) -> str | None:
     """Return why an engine's requests are scheduled one by one, or ``None`` if they are not."""
     reason = next((reason for reason, is_so in REFUSED.items() if is_so(scheduler)), None)
-    return reason or foreign_parts.reason(type(scheduler))
+    return reason or foreign_reason(type(scheduler))
 
 
 @dataclass(frozen=True)
@@ -196,3 +197,56 @@ def join(
             joined[client] = after
     next(iter(joined.values())).scheduler_stats = stats
     return joined
+
+
+_VLLMS: Final = (Scheduler, AsyncScheduler)
+_KNOWN: Final = ("vllm", "hybrid_blocks")
+
+MAY_BE_OWN: Final = frozenset(
+    {
+        # What engines call: an own one sees whole steps and calls vLLM's.
+        *("add_request", "finish_requests", "schedule", "update_from_output", "shutdown"),
+        *("has_finished_requests", "has_request", "has_requests", "has_unfinished_requests"),
+        *("get_num_unfinished_requests", "get_request_counts", "pause_state", "set_pause_state"),
+        *("get_ec_connector", "get_grammar_bitmask", "get_kv_cache_usage", "get_kv_connector"),
+        *("get_kv_event_publisher_config", "make_stats", "reset_connector_cache"),
+        *("reset_encoder_cache", "reset_prefix_cache", "update_draft_token_ids"),
+        "update_draft_token_ids_in_output",
+        # What vLLM's code alone calls: for requests that wait, load, are preempted, or end.
+        *("_preempt_request", "_free_request", "_free_request_blocks", "_free_blocks"),
+        *("_connector_finished", "_enqueue_waiting_request", "_is_blocked_waiting_status"),
+        *("_handle_blocked_waiting_request", "_update_waiting_for_remote_kv"),
+        *("_update_from_kv_xfer_finished", "_handle_invalid_blocks", "_handle_failed_recving"),
+    }
+)
+"""Methods of vLLM's schedulers that a derived class may have for itself."""
+
+
+def foreign_reason(scheduler: type) -> str | None:
+    """Return why the requests of a scheduler of this class are scheduled one by one, or None."""
+    found = sorted({f"{owner.__name__}.{name}" for owner, name in _foreign(scheduler)})
+    return f"vLLM's methods are replaced: {', '.join(found)}" if found else None
+
+
+def _foreign(scheduler: type) -> Iterator[tuple[type, str]]:
+    """Yield the parts that stand for vLLM's, and the class that each is of."""
+    # A property may stand for what vLLM keeps in an attribute.
+    made = {name for owner in _VLLMS for name in owner.__init__.__code__.co_names}
+    names = {name for owner in _VLLMS for name in dir(owner)} | made
+    checked = {name for name in names if not name.startswith("__")} - MAY_BE_OWN - {"_abc_impl"}
+    for owner in scheduler.__mro__:
+        for name in checked & vars(owner).keys():
+            if not _is_known(vars(owner)[name]):
+                yield owner, name
+
+
+def _is_known(part: Any) -> bool:
+    """Return whether vLLM or this package defines a part."""
+    if isinstance(part, property):
+        return all(_is_known(it) for it in (part.fget, part.fset, part.fdel) if it is not None)
+    function = getattr(part, "__func__", part)
+    if isinstance(function, FunctionType):
+        # Where the code stands: a wrapper takes on the name of what it wraps.
+        module = str(function.__globals__.get("__name__", ""))
+        return module.partition(".")[0] in _KNOWN
+    return not callable(function) and not hasattr(function, "__get__")

@@ -1,10 +1,163 @@
 """The recorded needs of the adapter in vLLM, and how the installed vLLM differs from them."""
 
-from hybrid_blocks.vllm.surface.compare import (
-    Tier,
-    differences,
-    offload_differences,
-    recorder_differences,
-)
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from enum import StrEnum
+from importlib import import_module
+from types import FunctionType
+from typing import Any
 
-__all__ = ["Tier", "differences", "offload_differences", "recorder_differences"]
+from hybrid_blocks.vllm.surface import support
+from hybrid_blocks.vllm.surface.recorded import Surface
+
+
+class Tier(StrEnum):
+    """The parts of the adapter by their needs of vLLM; each tier needs those before it."""
+
+    POOL = "pool"
+    MANAGER = "manager"
+    SCHEDULER = "scheduler"
+    """The one-call scheduler."""
+    NATURAL = "natural"
+    """Level ``natural``, which needs the tier before it only where requests are checked."""
+    WORKER = "worker"
+    """The copies of blocks in workers, which need no tier but the first."""
+
+
+def differences(version: str) -> dict[Tier, list[str]]:
+    """Return by tier how the installed vLLM differs from the recorded release next to ``version``.
+
+    Names, parameters and attributes are compared, not what functions do. It takes some milliseconds
+    once vLLM's modules are imported.
+    """
+    surface = Surface(support.nearest(version))
+    found: dict[Tier, list[str]] = {tier: [] for tier in Tier}
+    for tier, difference in (*_names(surface), *_callables(surface), *_attributes(surface)):
+        found[Tier(tier)].append(difference)
+    return found
+
+
+def offload_differences(version: str) -> list[str]:
+    """Return how the installed vLLM differs in what offload uses beyond vLLM's interfaces."""
+    return _part_differences("offload", version)
+
+
+def recorder_differences(version: str) -> list[str]:
+    """Return how the installed vLLM differs in what the recorder of traffic reads and wraps."""
+    return _part_differences("recorder", version)
+
+
+def _part_differences(part: str, version: str) -> list[str]:
+    recorded = Surface(support.nearest(version)).recorded[part]
+    gone = [
+        f"{_dotted(owner, name)} is gone"
+        for owner, names in recorded["fields"].items()
+        for name in names
+        if (found := _find(owner)) is None or name not in members(found)
+    ]
+    for owner, methods in recorded["callables"].items():
+        for name, expected in methods.items():
+            method = getattr(_find(owner), name, None)
+            if method is None:
+                gone.append(f"{_dotted(owner, name)} is gone")
+            elif (parameters := _parameters(method)) != expected:
+                gone.append(f"{_dotted(owner, name)} {_change(expected, parameters)}")
+    return gone
+
+
+def _names(surface: Surface) -> Iterator[tuple[str, str]]:
+    for module, names in surface.names().items():
+        for name in names:
+            if not _is_there(module, name):
+                yield surface.tier_of_name(f"{module}:{name}"), f"{module}.{name} is gone"
+
+
+def _callables(surface: Surface) -> Iterator[tuple[str, str]]:
+    for owner, methods in surface.callables().items():
+        found = _find(owner)
+        if found is None:
+            yield surface.tier_of_owner(owner), f"{_dotted(owner)} is gone"
+            continue
+        for name, expected in methods.items():
+            tier = surface.tier_of_callable(owner, name)
+            method = getattr(found, name, None)
+            if method is None:
+                yield tier, f"{_dotted(owner, name)} is gone"
+            elif (parameters := _parameters(method)) != expected:
+                yield tier, f"{_dotted(owner, name)} {_change(expected, parameters)}"
+    for owner in surface.closed():
+        known = surface.recorded["callables"][owner]
+        for name, value in vars(_find(owner) or object).items():
+            if isinstance(value, FunctionType) and not name.startswith("__") and name not in known:
+                yield surface.tier_of_owner(owner), f"{_dotted(owner, name)} is new"
+
+
+def _attributes(surface: Surface) -> Iterator[tuple[str, str]]:
+    for owner, names in surface.attributes().items():
+        tier = surface.tier_of_owner(owner)
+        found = _find(owner)
+        if found is None:
+            yield tier, f"{_dotted(owner)} is gone"
+        else:
+            for name in sorted(names - members(found)):
+                yield tier, f"{_dotted(owner, name)} is gone"
+
+
+def _find(owner: str) -> Any:
+    """Return the object of ``module:name``, the module of ``module:``, or nothing."""
+    module, _, name = owner.partition(":")
+    try:
+        found = import_module(module)
+        if not name:
+            return found
+        return getattr(found, name, None)
+    except ImportError:
+        return None
+
+
+def _is_there(module: str, name: str) -> bool:
+    """Whether a module has a name, or a module in it that is not imported yet."""
+    found = _find(f"{module}:")
+    return found is not None and (hasattr(found, name) or _find(f"{module}.{name}:") is not None)
+
+
+def _parameters(function: Any) -> list[str]:
+    # The code object answers a hundred times faster than `inspect.signature`.
+    is_bound = inspect.ismethod(function)
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return list(inspect.signature(function).parameters)
+    count = code.co_argcount + code.co_kwonlyargcount
+    names = list(code.co_varnames[:count])
+    if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        names += list(inspect.signature(function).parameters)[count:]
+    return names[is_bound:]
+
+
+def _change(old: list[str], new: list[str]) -> str:
+    changes = [f"lacks parameter {name}" for name in old if name not in new]
+    changes += [f"has a new parameter {name}" for name in new if name not in old]
+    return " and ".join(changes) or f"takes its parameters in the order {', '.join(new)}"
+
+
+def members(found: Any) -> set[str]:
+    """Return the attributes of a module, of a class, and those that its methods name.
+
+    An attribute that only objects have is one that some method of the class writes or reads.
+    """
+    members = set(dir(found)) | set(getattr(found, "__annotations__", ()))
+    for cls in getattr(found, "__mro__", ()):
+        members |= {*vars(cls), *vars(cls).get("__annotations__", ())}
+        for value in vars(cls).values():
+            function = getattr(value, "__func__", value)
+            if isinstance(function, FunctionType):
+                members |= set(inspect.unwrap(function).__code__.co_names)
+    if dataclasses.is_dataclass(found):
+        members |= {field.name for field in dataclasses.fields(found)}
+    return members
+
+
+def _dotted(owner: str, name: str = "") -> str:
+    return ".".join(part for part in (*owner.split(":"), name) if part)

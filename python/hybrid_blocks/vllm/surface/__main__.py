@@ -4,11 +4,11 @@ import sys
 
 import vllm
 
-from hybrid_blocks.vllm.surface import support
-from hybrid_blocks.vllm.surface.compare import (
+from hybrid_blocks.vllm.surface import (
     differences,
     offload_differences,
     recorder_differences,
+    support,
 )
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ from vllm.logger import init_logger
 from vllm.v1.worker import utils
 
 from hybrid_blocks.vllm.swap import back, swap
-from hybrid_blocks.vllm.worker.cache_views import copy
-from hybrid_blocks.vllm.worker.converting_copies import ConvertingCopy, convert, split
+from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy, convert, copy, split
 
 logger = init_logger("vllm.hybrid_blocks")
 

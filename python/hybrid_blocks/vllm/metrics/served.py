@@ -1,12 +1,33 @@
-"""The labels that tell an engine's figures from another's: those of vLLM's own figures.
+"""vLLM's logger of figures, and the labels that tell an engine's figures from another's."""
 
-A manager of blocks is not given vLLM's configuration. An engine resolves its block sizes from the
-configuration just before it makes its scheduler, so this module takes note of it there.
-"""
-
+from pathlib import Path
 from typing import Any
 
+from prometheus_client import Gauge
 from vllm.v1.core import kv_cache_utils
+from vllm.v1.metrics.loggers import PrometheusStatLogger as VllmPrometheusStatLogger
+
+from hybrid_blocks import variables
+from hybrid_blocks.vllm.metrics import Forwarder
+
+
+class PrometheusStatLogger(VllmPrometheusStatLogger):
+    """Logs as vLLM does. Where figures are not Prometheus's own, the plugin's follow them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        folder = variables.METRICS.value()
+        self._hybrid_blocks: Forwarder | None = None
+        gauge, counter = getattr(self, "_gauge_cls", Gauge), getattr(self, "_counter_cls", None)
+        if folder and gauge is not Gauge and counter is not None:
+            self._hybrid_blocks = Forwarder(Path(folder), gauge, counter)
+
+    def record(self, *args: Any, **kwargs: Any) -> None:
+        """Log the figures of a step."""
+        super().record(*args, **kwargs)
+        if self._hybrid_blocks is not None:
+            self._hybrid_blocks.forward()
+
 
 vllm_resolve_kv_cache_block_sizes = getattr(kv_cache_utils, "resolve_kv_cache_block_sizes", None)
 

@@ -1,7 +1,7 @@
-"""vLLM's ``BlockPool`` over the pool in Rust."""
+"""vLLM's ``BlockPool`` over the pool in Rust, with vLLM's maps and queue as views of it."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, cast
 
 from vllm.distributed.kv_events import AllBlocksCleared
@@ -11,8 +11,6 @@ from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCache
 from vllm.v1.request import Request
 
 from hybrid_blocks._core.vllm import Block, Blocks
-from hybrid_blocks.vllm.cached_blocks import CachedBlocks, FurtherHashes
-from hybrid_blocks.vllm.free_queue import FreeBlockQueue
 
 __all__ = ["BlockPool", "VllmBlockPool"]
 
@@ -183,3 +181,178 @@ class BlockPool(VllmBlockPool):
     def _remove_cached_block_hashes(self, block: KVCacheBlock) -> list[BlockHashWithGroupId]:
         removed: list[BlockHashWithGroupId] = self._blocks.remove(block)
         return removed
+
+
+# A block hash followed by the group's number: vLLM's ``BlockHashWithGroupId``.
+Key = bytes
+
+
+class CachedBlocks:
+    """vLLM's ``BlockHashToBlockMap``: from a key to the blocks that hold its content."""
+
+    __slots__ = ("_blocks",)
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+
+    def get_one_block(self, key: Key) -> Block | None:
+        """Return the block that has held the content longest."""
+        return self._blocks.get(key)
+
+    def contain(self, key: Key, block_id: int) -> bool:
+        """Return whether this very block holds the content."""
+        return self._blocks.contains(key, block_id)
+
+    def insert(self, key: Key, block: Block) -> None:
+        """Let the block be found under the key."""
+        self._blocks.insert(key, block)
+
+    def pop(self, key: Key, block_id: int) -> Block | None:
+        """Let the block be found under the key no more; return it if it was."""
+        if not self._blocks.contains(key, block_id):
+            return None
+        block = self._blocks[block_id]
+        num_tokens = block.block_hash_num_tokens
+        for other in self._blocks.remove(block):
+            if other != key:
+                self._blocks.insert(other, block, num_tokens)
+        return block
+
+    def __len__(self) -> int:
+        return self._blocks.num_keys
+
+    @property
+    def _cache(self) -> "RawCache":
+        return RawCache(self._blocks, self)
+
+
+class RawCache(MutableMapping[Key, Block | dict[int, Block]]):
+    """The dictionary inside vLLM's map, which its tests read and write.
+
+    A value is a block, or a dictionary by block id where several hold the same content.
+    """
+
+    def __init__(self, blocks: Blocks, cached: CachedBlocks) -> None:
+        self._blocks = blocks
+        self._cached = cached
+
+    def __getitem__(self, key: Key) -> Block | dict[int, Block]:
+        holders = self._blocks.get_all(key)
+        if not holders:
+            raise KeyError(key)
+        return holders[0] if len(holders) == 1 else {block.block_id: block for block in holders}
+
+    def __setitem__(self, key: Key, value: Block | dict[int, Block]) -> None:
+        if key in self:
+            del self[key]
+        for block in value.values() if isinstance(value, dict) else (value,):
+            self._blocks.insert(key, block)
+
+    def __delitem__(self, key: Key) -> None:
+        holders = self._blocks.get_all(key)
+        if not holders:
+            raise KeyError(key)
+        for block in holders:
+            self._cached.pop(key, block.block_id)
+
+    def __iter__(self) -> Iterator[Key]:
+        seen: set[Key] = set()
+        for block in self._blocks[:]:
+            if block.block_hash is not None:
+                seen.add(block.block_hash)
+                seen.update(self._blocks.further_keys(block.block_id))
+        return iter(seen)
+
+    def __len__(self) -> int:
+        return self._blocks.num_keys
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+
+        def by_id(value: Block | dict[int, Block]) -> dict[int, Block]:
+            return value if isinstance(value, dict) else {value.block_id: value}
+
+        mine = {key: by_id(value) for key, value in self.items()}
+        return mine == {key: by_id(value) for key, value in other.items()}
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __copy__(self) -> dict[Key, Block | dict[int, Block]]:
+        return dict(self)
+
+
+class FurtherHashes(Mapping[int, set[Key]]):
+    """Keys of blocks that have more than one, by block id, without each block's first."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+
+    def __getitem__(self, block_id: int) -> set[Key]:
+        if keys := self._blocks.further_keys(block_id):
+            return set(keys)
+        raise KeyError(block_id)
+
+    def __iter__(self) -> Iterator[int]:
+        return (block_id for block_id in range(len(self._blocks)) if block_id in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class QueueEnd:
+    """The fake block before the first or after the last free one."""
+
+    __slots__ = ("_blocks", "_is_head")
+
+    block_id = -1
+    ref_cnt = 0
+    is_null = False
+
+    def __init__(self, blocks: Blocks, *, is_head: bool) -> None:
+        self._blocks = blocks
+        self._is_head = is_head
+
+    @property
+    def next_free_block(self) -> "Block | QueueEnd | None":
+        """The first free block, for the head; nothing comes after the tail."""
+        return self._blocks.first_free if self._is_head else None
+
+    @property
+    def prev_free_block(self) -> "Block | QueueEnd | None":
+        """The last free block, for the tail; nothing comes before the head."""
+        return None if self._is_head else self._blocks.last_free
+
+
+class FreeBlockQueue:
+    """Blocks without owner in the order in which they will be handed out.
+
+    Blocks enter and leave it through the pool alone.
+    """
+
+    __slots__ = ("_blocks", "fake_free_list_head", "fake_free_list_tail")
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self.fake_free_list_head = QueueEnd(blocks, is_head=True)
+        self.fake_free_list_tail = QueueEnd(blocks, is_head=False)
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks in the queue. As in vLLM it can be written to, to feign a shortage."""
+        return self._blocks.num_free
+
+    @num_free_blocks.setter
+    def num_free_blocks(self, count: int) -> None:
+        self._blocks.num_free = count
+
+    def get_all_free_blocks(self) -> list[Block]:
+        """Return the blocks in order."""
+        return self._blocks.all_free()
+
+    def iter_blocks_after(self, cursor: Block | QueueEnd | None) -> Iterator[Block]:
+        """Yield the blocks after ``cursor``, or all of them for ``None``."""
+        block = (cursor or self.fake_free_list_head).next_free_block
+        while isinstance(block, Block):
+            yield block
+            block = block.next_free_block

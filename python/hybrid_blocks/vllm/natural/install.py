@@ -1,0 +1,66 @@
+"""The swap of vLLM's planning, scheduler methods and manager for those of level ``natural``."""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.platforms.interface import Platform
+
+from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.natural import planning, platform, scheduling, shown
+from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
+from hybrid_blocks.vllm.scheduler.hooks import replace, when_made
+from hybrid_blocks.vllm.swap import back, swap
+
+
+def install_planning() -> None:
+    """Put this package's planning in place of vLLM's. A second call changes nothing."""
+    swap(_functions())
+    for name, replacement in _methods().items():
+        setattr(Platform, name, classmethod(replacement))
+
+
+def uninstall_planning() -> None:
+    """Put vLLM's planning back."""
+    swap(back(_functions()))
+    for name in _methods():
+        setattr(Platform, name, _ORIGINALS[name])
+
+
+def _functions() -> tuple[tuple[Any, Any], ...]:
+    return (
+        (platform.vllm_customize_attention_spec, platform.customize_attention_spec),
+        (
+            shown.vllm_get_max_concurrency_for_kv_cache_config,
+            shown.get_max_concurrency_for_kv_cache_config,
+        ),
+        *planning().FUNCTIONS,
+    )
+
+
+def _methods() -> dict[str, Any]:
+    return {
+        "_align_hybrid_block_size": platform.align_hybrid_block_size,
+        "_find_non_ssm_backends": platform.find_non_ssm_backends,
+        **planning().METHODS,
+    }
+
+
+_ORIGINALS = {name: Platform.__dict__[name] for name in _methods()}
+
+
+_UNDO: list[Callable[[], None]] = []
+
+
+def install() -> None:
+    """Let vLLM plan its memory in slabs, and the manager over slabs serve it."""
+    KVCacheManager.natural = NaturalKVCacheManager
+    _UNDO.extend(replace(*replaced) for replaced in scheduling.REPLACED)
+    _UNDO.extend(when_made(hook) for hook in (scheduling.count_in_slabs, scheduling.count_tokens))
+    install_planning()
+
+
+def uninstall() -> None:
+    """Let vLLM plan, split and pause as it would by itself."""
+    while _UNDO:
+        _UNDO.pop()()
+    uninstall_planning()
