@@ -90,7 +90,6 @@ NEED_VLLM = [
     "plan/test_pasted_equals_vllm.py",
     "plan/test_plan_equals_vllm.py",
     "plan/test_plan_runs_in_vllm.py",
-    "plan/test_plan_states_equal_vllm.py",
 ]
 
 

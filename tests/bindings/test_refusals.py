@@ -10,9 +10,11 @@ from hybrid_blocks import BlockManager, GroupSpec, block_hasher
 from hybrid_blocks.errors import (
     BlockError,
     DuplicateRequestError,
-    InvalidArgumentError,
     RequestTooLargeError,
     UnknownRequestError,
+)
+from hybrid_blocks.errors import (
+    InvalidArgumentError as Invalid,
 )
 
 HUGE = 2**31 - 1
@@ -59,12 +61,12 @@ def state(manager: BlockManager) -> Any:
 
 REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, str]] = [
     ("unknown request", lambda m: m.match_prefix(7), UnknownRequestError, "no request has handle"),
-    ("negative handle", lambda m: m.match_prefix(-1), InvalidArgumentError, "-1"),
-    ("handle is a str", lambda m: m.progress("0"), InvalidArgumentError, "handle"),  # type: ignore[arg-type]
+    ("negative handle", lambda m: m.match_prefix(-1), Invalid, "-1"),
+    ("handle is a str", lambda m: m.progress("0"), Invalid, "handle"),  # type: ignore[arg-type]
     ("unknown in a batch", lambda m: m.free(handles(0, 7)), UnknownRequestError, "handle 7"),
     ("negative in a batch", lambda m: m.free(handles(0, -1)), UnknownRequestError, "handle"),
-    ("freed twice", lambda m: m.free(handles(0, 0)), InvalidArgumentError, "given twice"),
-    ("preempted twice", lambda m: m.preempt(handles(0, 0)), InvalidArgumentError, "given twice"),
+    ("freed twice", lambda m: m.free(handles(0, 0)), Invalid, "given twice"),
+    ("preempted twice", lambda m: m.preempt(handles(0, 0)), Invalid, "given twice"),
     (
         "id in use",
         lambda m: m.add_request("runs", [1]),
@@ -73,34 +75,24 @@ REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, 
     ),
     ("id is bytes", lambda m: m.add_request(b"new", [1]), TypeError, "str"),  # type: ignore[arg-type]
     ("too long", lambda m: m.add_request("new", [1] * 33), RequestTooLargeError, "32 tokens fit"),
-    ("token is a str", lambda m: m.add_request("new", ["1"]), InvalidArgumentError, "token 0"),  # type: ignore[list-item]
-    ("token is a float", lambda m: m.add_request("new", [1, 2.5]), InvalidArgumentError, "token 1"),  # type: ignore[list-item]
-    ("token beyond 64 bits", lambda m: m.add_request("new", [2**64]), InvalidArgumentError, "64"),
-    ("tokens are None", lambda m: m.add_request("new", None), InvalidArgumentError, "tokens are"),  # type: ignore[arg-type]
+    ("token is a str", lambda m: m.add_request("new", ["1"]), Invalid, "token 0"),  # type: ignore[list-item]
+    ("token is a float", lambda m: m.add_request("new", [1, 2.5]), Invalid, "token 1"),  # type: ignore[list-item]
+    ("token beyond 64 bits", lambda m: m.add_request("new", [2**64]), Invalid, "64"),
+    ("tokens are None", lambda m: m.add_request("new", None), Invalid, "tokens are"),  # type: ignore[arg-type]
     (
         "tokens are float64",
         lambda m: m.add_request("new", np.zeros(4)),  # type: ignore[arg-type]
-        InvalidArgumentError,
+        Invalid,
         "int32 or int64",
     ),
     (
         "tokens are two-dimensional",
         lambda m: m.add_request("new", np.zeros((2, 2), dtype=np.int32)),
-        InvalidArgumentError,
+        Invalid,
         "one dimension",
     ),
-    (
-        "extra keys of another length",
-        lambda m: m.add_request("new", [1] * 8, [None]),
-        InvalidArgumentError,
-        "2",
-    ),
-    (
-        "negative count",
-        lambda m: m.allocate(handles(0), counts(-1)),
-        InvalidArgumentError,
-        "not -1",
-    ),
+    ("extra keys of another length", lambda m: m.add_request("new", [1] * 8, [None]), Invalid, "2"),
+    ("negative count", lambda m: m.allocate(handles(0), counts(-1)), Invalid, "not -1"),
     ("absurd count", lambda m: m.allocate(handles(0), counts(HUGE)), RequestTooLargeError, "32"),
     (
         "absurd lookahead",
@@ -111,61 +103,46 @@ REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, 
     (
         "negative lookahead",
         lambda m: m.allocate(handles(0), counts(1), lookahead=-1),
-        InvalidArgumentError,
+        Invalid,
         "not -1",
     ),
-    (
-        "lengths differ",
-        lambda m: m.allocate(handles(0, 1), counts(1)),
-        InvalidArgumentError,
-        "2 handles but 1",
-    ),
-    ("no room", lambda m: m.advance(handles(0), counts(3)), InvalidArgumentError, "room for 6"),
-    ("not running", lambda m: m.advance(handles(1), counts(0)), InvalidArgumentError, "waits"),
-    (
-        "one bad of a batch",
-        lambda m: m.advance(handles(0, 1), counts(0, 1)),
-        InvalidArgumentError,
-        "waits",
-    ),
+    ("lengths differ", lambda m: m.allocate(handles(0, 1), counts(1)), Invalid, "2 handles but 1"),
+    ("no room", lambda m: m.advance(handles(0), counts(3)), Invalid, "room for 6"),
+    ("not running", lambda m: m.advance(handles(1), counts(0)), Invalid, "waits"),
+    ("one bad of a batch", lambda m: m.advance(handles(0, 1), counts(0, 1)), Invalid, "waits"),
     (
         "handles are int32",
         lambda m: m.free(counts(0)),
-        InvalidArgumentError,
+        Invalid,
         "(int64) come as a one-dimensional array, not one of int32 with shape [1]",
     ),
-    (
-        "counts are int64",
-        lambda m: m.advance(handles(0), handles(0)),
-        InvalidArgumentError,
-        "int32",
-    ),
+    ("counts are int64", lambda m: m.advance(handles(0), handles(0)), Invalid, "int32"),
     (
         "handles are a list",
         lambda m: m.free([0]),  # type: ignore[arg-type]
-        InvalidArgumentError,
+        Invalid,
         "array, not <class 'list'> [0]",
     ),
     (
         "handles are two-dimensional",
         lambda m: m.free(np.zeros((1, 1), dtype=np.int64)),
-        InvalidArgumentError,
+        Invalid,
         "one-dimensional",
     ),
     (
         "handles are not contiguous",
         lambda m: m.free(np.zeros(4, dtype=np.int64)[::2]),
-        InvalidArgumentError,
+        Invalid,
         "contiguous",
     ),
     (
         "appended tokens not contiguous",
         lambda m: m.append_tokens(handles(0, 1), np.zeros(4, dtype=np.int32)[::2]),
-        InvalidArgumentError,
+        Invalid,
         "contiguous",
     ),
-    ("group that is not there", lambda m: m.block_ids(0, 3), InvalidArgumentError, "group 3"),
-    ("negative group", lambda m: m.block_ids(0, -1), InvalidArgumentError, "not -1"),
+    ("group that is not there", lambda m: m.block_ids(0, 3), Invalid, "group 3"),
+    ("negative group", lambda m: m.block_ids(0, -1), Invalid, "not -1"),
     ("reset while running", lambda m: m.reset(), BlockError, "still have owners"),
 ]
 
@@ -208,19 +185,19 @@ CANNOT_BE: list[tuple[str, dict[str, Any], str]] = [
     ("options", "message"), [pytest.param(*case[1:], id=case[0]) for case in CANNOT_BE]
 )
 def test_a_manager_that_cannot_be_is_not_made(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=re.escape(message)):
+    with pytest.raises(Invalid, match=re.escape(message)):
         new_manager(**options)
 
 
 def test_a_group_that_cannot_be_is_not_made() -> None:
     hasher = block_hasher("sha256", block_size=4)
-    with pytest.raises(InvalidArgumentError, match="multiple of the hash block size"):
+    with pytest.raises(Invalid, match="multiple of the hash block size"):
         BlockManager([GroupSpec("full", 6)], hasher, num_blocks=4)
-    with pytest.raises(InvalidArgumentError, match="pool 2 of 1"):
+    with pytest.raises(Invalid, match="pool 2 of 1"):
         BlockManager([GroupSpec("full", 4, pool=2)], hasher, num_blocks=4)
-    with pytest.raises(InvalidArgumentError, match="at least one group"):
+    with pytest.raises(Invalid, match="at least one group"):
         BlockManager([], hasher, num_blocks=4)
-    with pytest.raises(InvalidArgumentError, match="window of at least 1"):
+    with pytest.raises(Invalid, match="window of at least 1"):
         BlockManager([GroupSpec("sliding_window", 4, window=0)], hasher, num_blocks=4)
-    with pytest.raises(InvalidArgumentError, match="kind"):
+    with pytest.raises(Invalid, match="kind"):
         GroupSpec("dense", 4)

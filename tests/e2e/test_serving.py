@@ -1,7 +1,6 @@
 """A hybrid model, served for real, answers the same with and without the plugin."""
 
 import asyncio
-import gzip
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +8,8 @@ from pathlib import Path
 import models
 import pytest
 import vllm
-from hybrid_blocks.tools.trace.recorded import split_digests
 from program import is_scheduled_in_one_call
-from recorded import hits_of_replay, kill_while_it_writes, lines_of, traces_of
+from recorded import hits_of_replay, kill_while_it_writes, lines_of
 from scenario import PROMPTS, Record, arrival, live_through
 from server import MODEL, ONE_BY_ONE, Server, serve
 from traffic import shortfalls
@@ -45,7 +43,6 @@ SHORTFALL_NATS = 0.1
 LEAST_TOKENS = 100  # one outlier in a short answer is no average
 
 _without: dict[str, Record] = {}
-_digests: dict[str, set[str]] = {}
 
 
 @contextmanager
@@ -273,32 +270,3 @@ def test_a_replay_of_the_file_finds_what_the_engine_found(
     )
     assert hits == found
     assert sum(found) > 0
-
-
-@pytest.mark.usefixtures("records")
-def test_no_token_of_a_prompt_is_in_the_file(case: tuple[str, str]) -> None:
-    path = traffic(*case)
-    packed = path.read_bytes()
-    # Of a file that was cut off, what can be unpacked: its lines.
-    text = packed if path.suffix != ".gz" else b"".join(_whole_lines(path))
-    assert b'"hybrid_blocks_request"' in text
-    for prompt in (PROMPTS["first"][0], *PROMPTS["pressed"][:3], *PROMPTS["crowd"][:3]):
-        assert not [trace for trace in traces_of(prompt) if trace in text]
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
-    with gzip.open(path) as lines:
-        try:
-            yield from lines
-        except EOFError:
-            return
-
-
-@pytest.mark.usefixtures("records")
-def test_files_of_the_same_traffic_share_no_digest(case: tuple[str, str]) -> None:
-    kind, level = case
-    own = {
-        digest for line in lines_of(traffic(kind, level)) for digest in split_digests(line.blocks)
-    }
-    assert own.isdisjoint(_digests.get(kind, set()))
-    _digests.setdefault(kind, set()).update(own)

@@ -25,32 +25,6 @@ def test_a_list_gives_the_digests_of_a_tuple_of_its_integers(tokens: list[int]) 
     assert hasher.hash_blocks(tokens) == hasher.hash_blocks(tuple(tokens))
 
 
-@given(
-    algorithm=algorithms,
-    pieces=st.lists(st.lists(token_ids, max_size=30), max_size=6),
-    block_size=st.integers(1, 12),
-    num_lookahead_tokens=st.integers(0, 14),
-)
-def test_appends_of_any_size_give_the_digests_of_the_whole(
-    algorithm: Algorithm, pieces: list[list[int]], block_size: int, num_lookahead_tokens: int
-) -> None:
-    hasher = block_hasher(algorithm, block_size, num_lookahead_tokens=num_lookahead_tokens)
-    chain = HashChain(hasher)
-    tokens: list[int] = []
-    digests: list[bytes] = []
-    for piece in pieces:
-        expected = chain.num_new_blocks(len(piece))
-        new = chain.append(piece)
-        tokens += piece
-        digests += new
-        assert len(new) == expected
-        assert chain.num_tokens == len(tokens)
-        assert chain.num_blocks == len(digests)
-        assert len(digests) == max(0, len(tokens) - num_lookahead_tokens) // block_size
-        assert chain.parent == (digests or [hasher.none_hash])[-1]
-    assert digests == hasher.hash_blocks(tokens)
-
-
 @given(algorithm=algorithms, tokens=st.lists(token_ids, max_size=50), cut=st.integers(0, 12))
 def test_hashing_goes_on_after_any_block(algorithm: Algorithm, tokens: list[int], cut: int) -> None:
     hasher = block_hasher(algorithm, 4)

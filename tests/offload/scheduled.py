@@ -1,6 +1,7 @@
 """Requests as vLLM's scheduler describes them to a manager, and a manager over two groups."""
 
 import hashlib
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from hybrid_blocks.offload.tiers_below import TiersBelow
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 from vllm.v1.kv_offload.base import (
     Locality,
+    LookupResult,
     OffloadKey,
     ReqContext,
     ScheduleEndContext,
@@ -142,3 +144,41 @@ def objects_at(url: str, *, epoch: str = "") -> ObjectStore:
     objects = ObjectStore(url, layouts=layout_versions(GROUPS, {"model": "test", "epoch": epoch}))
     assert objects.wait(60.0)
     return objects
+
+
+def wanted(request: Request) -> list[OffloadKey]:
+    """Return what vLLM asks for: attention from the first chunk, then the state of the last."""
+    return [*request.keys[ATTENTION], request.keys[STATE][-1]]
+
+
+def results(engine: Engine, request: Request, keys: list[OffloadKey]) -> list[LookupResult]:
+    """Ask for each key."""
+    return [engine.manager.lookup(key, request.context) for key in keys]
+
+
+def until(what: str, is_so: Callable[[], bool], engine: Engine) -> None:
+    """End steps until something is so."""
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        engine.end_step()
+        time.sleep(0.001)
+
+
+def settle(engine: Engine) -> None:
+    """End steps until no transfer with a tier is under way."""
+    until("transfers end", lambda: not engine.manager.has_pending_work(), engine)
+
+
+def end(engine: Engine, request: Request) -> None:
+    """Store attention and the last state of a request, and end it."""
+    engine.store(request, wanted(request))
+    engine.manager.on_request_finished(request.context)
+
+
+def leave(engine: Engine, *requests: Request) -> None:
+    """Store and end requests, let them arrive in the tiers below, and end the engine."""
+    for request in requests:
+        end(engine, request)
+    settle(engine)
+    engine.manager.shutdown()

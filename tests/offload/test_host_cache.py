@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,49 +77,6 @@ def test_a_look_up_answers_for_all_groups_in_one_call() -> None:
     assert sorted(found.on_host) == sorted([*keys[3:5], states[4]])
 
 
-def test_slots_are_apart_and_chunks_keep_their_sizes() -> None:
-    host = cache()
-    keys, tokens = chain(ATTENTION, 8)
-    request = open_request(host, keys, tokens)
-    attention = store(host, request, keys, tokens)
-    state = store(host, request, [key(STATE, 7)], [tokens[7]])
-    ends = [(offset, offset + 4096) for offset in attention] + [(state[0], state[0] + 8000)]
-    ends.sort()
-    assert all(end <= start for (_, end), (start, _) in pairwise(ends))
-    assert ends[-1][1] <= host.region_bytes
-    assert host.live_bytes == 8 * 4096 + 8192
-    assert host.num_units == 1
-
-
-def test_a_state_goes_with_its_attention() -> None:
-    host = cache(24 * 4096)
-    for chat in ("a", "b"):
-        keys, tokens = chain(ATTENTION, 6, chat=chat)
-        request = open_request(host, keys, tokens)
-        store(host, request, keys, tokens)
-        store(host, request, [key(STATE, 5, chat=chat)], [tokens[5]])
-    keys, tokens = chain(ATTENTION, 12, chat="c")
-    store(host, open_request(host, keys, tokens), keys, tokens)
-    old = [*chain(ATTENTION, 6, chat="a")[0], key(STATE, 5, chat="a")]
-    found = look_up(host, old, [*chain(ATTENTION, 6)[1], 6 * TOKENS])
-    assert found.num_tokens == 0
-    new = [*chain(ATTENTION, 6, chat="b")[0], key(STATE, 5, chat="b")]
-    assert look_up(host, new, [*chain(ATTENTION, 6)[1], 6 * TOKENS]).num_tokens == 6 * TOKENS
-    assert set(host.take_evicted()) <= set(old)
-    host.check_integrity()
-
-
-def test_pinned_chunks_stay_and_a_store_beside_them_is_refused() -> None:
-    host = cache(16 * 4096)
-    keys, tokens = chain(ATTENTION, 12)
-    store(host, open_request(host, keys, tokens), keys, tokens)
-    host.begin_load(keys)
-    others = chain(ATTENTION, 12, chat="other")
-    assert host.begin_store(open_request(host, *others), *others) is None
-    host.complete_load(keys)
-    assert host.begin_store(open_request(host, *others), *others) is not None
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -181,15 +137,6 @@ def disk(path: Path, **options: object) -> DiskStore:
     return DiskStore(path, **settings)  # type: ignore[arg-type]
 
 
-def test_a_disk_has_room_for_the_largest_chunk_or_is_refused(tmp_path: Path) -> None:
-    keys, tokens = chain(ATTENTION, 1)
-    large = [np.ones(3 << 20, dtype=np.uint8)]
-    with pytest.raises(InvalidArgumentError, match=r"a disk limit of 0\.008 GiB"):
-        disk(tmp_path, max_bytes=8 << 20, largest_chunk=large[0].size)
-    small = disk(tmp_path, max_bytes=13 << 20, largest_chunk=large[0].size)
-    assert small.store(keys, tokens, large) == 1
-
-
 def chunks_of(count: int) -> list[npt.NDArray[np.uint8]]:
     return [np.full(4096, at + 1, dtype=np.uint8) for at in range(count)]
 
@@ -210,15 +157,6 @@ def test_a_restart_finds_what_was_stored(tmp_path: Path) -> None:
         False,
     ]
     assert all((got == want).all() for got, want in zip(into, chunks_of(8), strict=True))
-
-
-def test_other_layouts_never_read_it(tmp_path: Path) -> None:
-    keys, tokens = chain(ATTENTION, 2)
-    first = disk(tmp_path)
-    first.store(keys, tokens, chunks_of(2))
-    first.close()
-    other = disk(tmp_path, layouts=[b"c" * 16, b"b" * 16])
-    assert other.contains(keys) == [False, False]
 
 
 def test_a_folder_in_use_and_a_file_in_its_place_are_refused(tmp_path: Path) -> None:

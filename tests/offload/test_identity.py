@@ -125,16 +125,6 @@ def test_a_platforms_format_of_numbers_counts(folder: str, monkeypatch: pytest.M
     assert on(torch.float8_e4m3fn) != on(torch.float8_e4m3fnuz)
 
 
-def test_an_environment_variable_that_orders_a_state_counts(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ordered(order: str) -> str:
-        monkeypatch.setenv("VLLM_SSM_CONV_STATE_LAYOUT", order)
-        return digest(folder)
-
-    assert ordered("SD") != ordered("DS")
-
-
 def test_a_model_that_was_downloaded_again_is_the_same(folder: str, tmp_path: Path) -> None:
     before = digest(folder)
     again = shutil.copytree(folder, tmp_path / "elsewhere")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from configurations import MODEL, configuration, digest, write
+from configurations import MODEL, configuration, write
 from hub_cache import add_commit
 from hybrid_blocks.offload import fingerprint, identity, model_files, spec
 from hybrid_blocks.offload.adapters import Adapters, hold_content
@@ -437,12 +437,3 @@ def test_digests_of_requests_hold_the_content_of_their_adapter(
 def _original(name: str) -> tuple[str, Any]:
     found = getattr(kv_cache_utils, name)
     return name, getattr(found, "__wrapped__", found)
-
-
-def test_the_digest_of_a_folder_is_that_of_its_name(cache: Path, tmp_path: Path) -> None:
-    add_commit(cache, NAME, FILES)
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    for name, content in FILES.items():
-        (folder / name).write_bytes(content)
-    assert digest(str(folder)) == known()

@@ -42,26 +42,6 @@ def pull(reader: Side, ids: Any, other_ids: Any) -> None:
         )
 
 
-def test_the_blocks_of_each_group_are_read_and_no_other_byte(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    reader, other = Side("d", 5, monkeypatch), Side("p", 9, monkeypatch)
-    meet(reader, other)
-    expected = reader.backing.clone()
-    rows = expected.view(5, SLAB_BYTES)
-    theirs = other.backing.view(9, SLAB_BYTES)
-    # Attention: blocks of slabs 1 and 3 from those of slabs 8 and 2. States: slabs 2 and 4.
-    for block, origin in ((5, 33), (14, 8)):
-        slab, place = divmod(block, CUT)
-        source, other_place = divmod(origin, CUT)
-        rows[slab, 128 * place : 128 * place + 64] = theirs[
-            source, 128 * other_place : 128 * other_place + 64
-        ]
-    rows[2, :256], rows[4, :256] = theirs[7, :256], theirs[3, :256]
-    pull(reader, [[2], [5, 14], [4]], [[7], [33, 8], [3]])
-    assert torch.equal(reader.backing, expected)
-
-
 def test_attention_alone_is_read_where_other_groups_have_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

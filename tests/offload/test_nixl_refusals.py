@@ -249,16 +249,6 @@ def test_heartbeats_renew_a_lease_while_it_lasts(
     assert not clock.is_read(1030.0)
 
 
-def test_a_heartbeat_that_comes_after_the_lease_renews_nothing(
-    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock(sides[0], monkeypatch)
-    clock.now += 31
-    clock.beat()
-    clock.now += 1
-    assert not clock.is_read(1030.0)
-
-
 def test_the_clock_of_the_other_engine_counts(
     sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
 ) -> None:

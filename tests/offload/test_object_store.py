@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hybrid_blocks._core.offload import HostCache, ObjectStore
+from hybrid_blocks._core.offload import ObjectStore
 from hybrid_blocks.errors import InvalidArgumentError
 from object_server import BUCKET, object_server, objects_of
 from test_host_cache import (
@@ -18,7 +18,6 @@ from test_host_cache import (
     chain,
     key,
     look_up,
-    open_request,
 )
 
 pytestmark = pytest.mark.wheel
@@ -126,37 +125,6 @@ def test_a_bucket_that_refuses_is_warned_of_once_and_passed_by() -> None:
     assert "s3://no-such-bucket/x failed" in warning
     assert "not used for 60 s, requests go on" in warning
     store.close()
-
-
-def test_a_prefix_may_lie_in_both_tiers(tmp_path: Path) -> None:
-    host: HostCache = cache()
-    keys, tokens = chain(ATTENTION, 4)
-    objects = opened(f"file://{tmp_path}")
-    request = open_request(host, keys, tokens)
-    begun = host.begin_store(request, keys[:2], tokens[:2])
-    assert begun is not None
-    host.complete_store(begun[0])
-    objects.store([*keys[2:], key(STATE, 3)], [*tokens[2:], tokens[3]], chunks_of(3))
-    assert objects.wait(MOST)
-    found = look_up(host, [*keys, key(STATE, 3)], [*tokens, tokens[3]], objects=objects)
-    assert found.num_tokens == 4 * TOKENS
-    assert sorted(found.on_host) == sorted(keys[:2])
-    assert sorted(found.in_objects) == sorted([*keys[2:], key(STATE, 3)])
-
-
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("bucket", 'objects "bucket" names no bucket and no folder; write for example'),
-        ("s3://", "names no bucket"),
-        ("file://x", 'no absolute path; write for example "file:///mnt/kv"'),
-    ],
-)
-def test_a_url_that_makes_no_sense_is_refused(url: str, message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message):
-        ObjectStore.check(url)
-    with pytest.raises(InvalidArgumentError, match=message):
-        ObjectStore(url, layouts=LAYOUTS)
 
 
 def test_times_that_make_no_sense_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,21 @@ from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
 from hybrid_blocks.offload.tier_queue import Done, TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
-from scheduled import ATTENTION, BYTES, GROUPS, STATE, Engine, Request, disk_at, objects_at
+from scheduled import (
+    ATTENTION,
+    BYTES,
+    GROUPS,
+    STATE,
+    Engine,
+    Request,
+    disk_at,
+    end,
+    leave,
+    objects_at,
+    results,
+    settle,
+    wanted,
+)
 from vllm.v1.kv_offload.base import (
     Locality,
     LookupResult,
@@ -33,36 +47,16 @@ def test_every_figure_is_declared_to_vllm() -> None:
     assert {figure.family for figure in OFFLOAD} <= DEFINED
 
 
-def results(engine: Engine, request: Request, keys: list[OffloadKey]) -> list[LookupResult]:
-    return [engine.manager.lookup(key, request.context) for key in keys]
-
-
 def keep(engine: Engine, request: Request, num_chunks: int, *, state_at: int) -> None:
     """Store attention of ``num_chunks`` and the state behind chunk ``state_at``."""
     engine.store(request, request.keys[ATTENTION][:num_chunks])
     engine.store(request, [request.keys[STATE][state_at]])
 
 
-def wait_for_disk(engine: Engine) -> None:
-    deadline = time.monotonic() + 60
-    while engine.manager.has_pending_work():
-        assert time.monotonic() < deadline, "transfers with the disk do not end"
-        engine.end_step()
-
-
-def stop(engine: Engine, request: Request) -> None:
-    """End ``request``, let what goes to disk arrive there, and end the engine."""
-    engine.manager.on_request_finished(request.context)
-    wait_for_disk(engine)
-    engine.manager.shutdown()
-
-
 def leave_on_disk(folder: Path, num_chunks: int) -> tuple[Engine, Request]:
     """Return an engine that stored a whole request below ``folder`` and ended, and the request."""
-    engine = Engine(64 * 4096, disk_at(str(folder)))
-    request = Request("chat", num_chunks)
-    keep(engine, request, num_chunks, state_at=num_chunks - 1)
-    stop(engine, request)
+    engine, request = Engine(64 * 4096, disk_at(str(folder))), Request("chat", num_chunks)
+    leave(engine, request)
     return engine, request
 
 
@@ -79,9 +73,8 @@ def fill(engine: Engine, num_chats: int, name: str = "other") -> None:
     """Let chats come and go that share nothing."""
     for number in range(num_chats):
         other = Request(f"{name} {number}", 4)
-        keep(engine, other, 4, state_at=3)
-        engine.manager.on_request_finished(other.context)
-        wait_for_disk(engine)
+        end(engine, other)
+        settle(engine)
 
 
 def test_attention_beyond_the_last_state_is_no_hit() -> None:
@@ -103,26 +96,17 @@ def test_nothing_is_a_hit_without_a_state() -> None:
     assert results(engine, again, again.keys[ATTENTION])[1:] == [MISS] * 7
 
 
-def test_what_is_being_copied_is_pending() -> None:
+def test_what_is_being_copied_is_pending_and_a_copy_that_failed_is_a_miss() -> None:
     engine = Engine(64 * 4096)
-    request = Request("chat", 2)
+    request, again = Request("chat", 2), Request("chat", 2, 1)
     keys = [request.keys[ATTENTION][0], request.keys[STATE][0]]
-    output = engine.manager.prepare_store(keys, request.context)
-    assert output is not None
-    assert output.keys_to_store == keys
-    again = Request("chat", 2, 1)
-    assert results(engine, again, keys) == [LookupResult.HIT_PENDING] * 2
-    engine.manager.complete_store(keys, request.context)
-    assert results(engine, again, keys) == [HIT] * 2
-
-
-def test_a_copy_that_failed_is_a_miss() -> None:
-    engine = Engine(64 * 4096)
-    request = Request("chat", 2)
-    keys = [request.keys[ATTENTION][0], request.keys[STATE][0]]
-    engine.manager.prepare_store(keys, request.context)
-    engine.manager.complete_store(keys, request.context, success=False)
-    assert results(engine, request, keys) == [MISS] * 2
+    for is_copied, found in ((False, MISS), (True, HIT)):
+        output = engine.manager.prepare_store(keys, request.context)
+        assert output is not None
+        assert output.keys_to_store == keys
+        assert results(engine, again, keys) == [LookupResult.HIT_PENDING] * 2
+        engine.manager.complete_store(keys, request.context, success=is_copied)
+        assert results(engine, again, keys) == [found] * 2
 
 
 def test_evicted_keys_are_reported_once() -> None:
@@ -224,12 +208,10 @@ def test_a_restart_goes_on_from_the_disk(tmp_path: Path) -> None:
 
     after = Engine(64 * 4096, disk_at(str(tmp_path)))
     again = Request("chat", 8, 1)
-    wanted = [*again.keys[ATTENTION], again.keys[STATE][7]]
-    assert results(after, again, wanted)[0] is RETRY
-    wait_for_disk(after)
-    assert results(after, again, wanted) == [HIT] * 9
-    assert after.manager.get_load_source(wanted[0], again.context) is CacheHitSource.DISK
-    after.load(again, wanted)
+    assert until_not_retry(after, again, wanted(again)) == [HIT] * 9
+    source = after.manager.get_load_source(wanted(again)[0], again.context)
+    assert source is CacheHitSource.DISK
+    after.load(again, wanted(again))
     after.manager.on_request_finished(again.context)
     assert after.manager.counts.promoted_bytes == 8 * 4096 + 8192
 
@@ -240,8 +222,7 @@ def test_a_request_that_is_still_being_copied_holds_up_no_write_of_others(tmp_pa
     # Its copy from the device does not end.
     assert engine.manager.prepare_store(slow.keys[ATTENTION], slow.context) is not None
     engine.manager.on_request_finished(slow.context)
-    keep(engine, other, 4, state_at=3)
-    engine.manager.on_request_finished(other.context)
+    end(engine, other)
     below = engine.manager._below.disk
     assert below is not None
     deadline = time.monotonic() + 60
@@ -257,21 +238,19 @@ def test_the_disk_keeps_what_is_used_again_in_host_memory(tmp_path: Path) -> Non
     assert below is not None
     used, cold = Request("used", 4), Request("cold", 4)
     for chat in (used, cold):
-        keep(engine, chat, 4, state_at=3)
-        engine.manager.on_request_finished(chat.context)
-        wait_for_disk(engine)
+        end(engine, chat)
+        settle(engine)
     assert all(below.store.contains(used.keys[ATTENTION] + cold.keys[ATTENTION]))
     # 120 other chats are three times what the disk holds.
     for turn in range(30):
         fill(engine, 4, f"{turn}")
         assert all(below.store.contains(used.keys[ATTENTION])), "it would be written again"
         again = Request("used", 4, turn + 1)
-        wanted = [*again.keys[ATTENTION], again.keys[STATE][3]]
-        assert results(engine, again, wanted) == [HIT] * 5, "in host memory"
-        engine.load(again, wanted)
-        engine.store(again, wanted)
+        assert results(engine, again, wanted(again)) == [HIT] * 5, "in host memory"
+        engine.load(again, wanted(again))
+        engine.store(again, wanted(again))
         engine.manager.on_request_finished(again.context)
-        wait_for_disk(engine)
+        settle(engine)
     assert not any(below.store.contains(cold.keys[ATTENTION]))
 
 
@@ -334,8 +313,7 @@ def test_a_state_below_the_last_is_read_where_vllm_can_load_no_more(tmp_path: Pa
     before = Engine(64 * 4096, disk_at(str(tmp_path)))
     request = Request("chat", 8)
     keep(before, request, 8, state_at=3)
-    before.store(request, [request.keys[STATE][7]])
-    stop(before, request)
+    leave(before, request)
 
     engine = Engine(64 * 4096, disk_at(str(tmp_path)))
     again = Request("chat", 8, 1)
@@ -354,17 +332,8 @@ def test_a_state_below_the_last_is_read_where_vllm_can_load_no_more(tmp_path: Pa
 
 def two_on_disk(folder: Path, num_pages: int = 16) -> tuple[Engine, Request, Request]:
     """Return an engine that at first has room for one of two chats on its disk, and the chats."""
-    before = Engine(64 * 4096, disk_at(str(folder)))
-    for chat in "ab":
-        request = Request(chat, 8)
-        keep(before, request, 8, state_at=7)
-        before.manager.on_request_finished(request.context)
-    stop(before, request)
+    leave(Engine(64 * 4096, disk_at(str(folder))), Request("a", 8), Request("b", 8))
     return Engine(num_pages * 4096, disk_at(str(folder))), Request("a", 8, 1), Request("b", 8, 1)
-
-
-def wanted(request: Request) -> list[OffloadKey]:
-    return [*request.keys[ATTENTION], request.keys[STATE][-1]]
 
 
 def test_a_read_without_room_beside_others_waits_for_them(tmp_path: Path) -> None:
@@ -429,9 +398,7 @@ def test_a_waiting_request_is_told_of_transfers_once_a_scan(
 def test_what_leads_to_chunks_that_were_read_stays_with_them(tmp_path: Path) -> None:
     leave_on_disk(tmp_path, 8)
     engine = Engine(48 * 4096, disk_at(str(tmp_path)))
-    short = Request("chat", 4)
-    keep(engine, short, 4, state_at=3)
-    engine.manager.on_request_finished(short.context)
+    end(engine, Request("chat", 4))
     again = Request("chat", 8, 1)
     assert until_not_retry(engine, again, wanted(again)) == [HIT] * 9
     engine.manager.on_request_finished(again.context)
@@ -445,7 +412,8 @@ def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None
     before = Engine(64 * 4096, disk_at(str(tmp_path)))
     request = Request("chat", 8)
     before.store(request, request.keys[ATTENTION])
-    stop(before, request)
+    before.manager.on_request_finished(request.context)
+    leave(before)
     after = Engine(64 * 4096, disk_at(str(tmp_path)))
     again = Request("chat", 8, 1)
     assert results(after, again, again.keys[ATTENTION]) == [MISS] * 8
@@ -469,7 +437,7 @@ def test_a_damaged_chunk_ends_in_a_miss_and_the_rest_goes_on(tmp_path: Path) -> 
     after = Engine(64 * 4096, disk_at(str(tmp_path)))
     again = Request("chat", 4, 1)
     assert results(after, again, again.keys[ATTENTION])[0] is RETRY
-    wait_for_disk(after)
+    settle(after)
     assert results(after, again, again.keys[ATTENTION])[1:] == [MISS] * 3
     after.manager.cache.check_integrity()
 
@@ -489,25 +457,20 @@ def epochs(path: Path, url: str) -> tuple[Engine, list[str]]:
 def test_a_reset_begins_a_new_epoch_below_host_memory(tmp_path: Path) -> None:
     disk, url = tmp_path / "disk", f"file://{tmp_path / 'shared'}"
     engine, opened = epochs(disk, url)
-    request = Request("chat", 4)
-    keep(engine, request, 4, state_at=3)
-    engine.manager.on_request_finished(request.context)
-    wait_for_disk(engine)
+    end(engine, Request("chat", 4))
+    settle(engine)
     for number in range(1, 4):
         engine.manager.reset_cache()
         assert len(set(opened)) == number
         again = Request("chat", 4, 2 * number)
         assert results(engine, again, again.keys[ATTENTION]) == [MISS] * 4, "of other weights"
-        keep(engine, again, 4, state_at=3)
-        engine.manager.on_request_finished(again.context)
-        wait_for_disk(engine)
+        end(engine, again)
+        settle(engine)
         fill(engine, 16, f"other {number}")
         later = Request("chat", 4, 2 * number + 1)
-        wanted = [*later.keys[ATTENTION], later.keys[STATE][3]]
-        assert results(engine, later, wanted)[0] is RETRY, "of these weights, from below"
-        wait_for_disk(engine)
-        assert results(engine, later, wanted) == [HIT] * 5
-        engine.load(later, wanted)
+        assert results(engine, later, wanted(later))[0] is RETRY, "of these weights, from below"
+        assert until_not_retry(engine, later, wanted(later)) == [HIT] * 5
+        engine.load(later, wanted(later))
         engine.manager.on_request_finished(later.context)
     engine.manager.cache.check_integrity()
     engine.manager.shutdown()
@@ -515,9 +478,7 @@ def test_a_reset_begins_a_new_epoch_below_host_memory(tmp_path: Path) -> None:
     # A new process has the weights of the first epoch again, and never those after it.
     after = Engine(64 * 4096, disk_at(str(disk)), objects_at(url))
     again = Request("chat", 4, 9)
-    assert results(after, again, again.keys[ATTENTION])[0] is RETRY
-    wait_for_disk(after)
-    assert results(after, again, again.keys[ATTENTION]) == [HIT] * 4
+    assert until_not_retry(after, again, again.keys[ATTENTION]) == [HIT] * 4
     after.manager.shutdown()
 
 
@@ -537,71 +498,50 @@ def test_a_tier_that_cannot_be_opened_again_is_tried_at_the_next_reset(tmp_path:
     assert not engine.manager.has_pending_work()
     fails.append(False)
     engine.manager.reset_cache()
-    again = Request("chat", 4, 1)
-    keep(engine, again, 4, state_at=3)
-    engine.manager.on_request_finished(again.context)
-    wait_for_disk(engine)
+    end(engine, Request("chat", 4, 1))
+    settle(engine)
     assert engine.below.disk is not None
     assert engine.below.disk.store.num_chunks > 0
 
 
 def test_another_machine_goes_on_from_the_objects(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'shared'}"
-    here = Engine(64 * 4096, disk_at(str(tmp_path / "here")), objects_at(url))
-    request = Request("chat", 8)
-    keep(here, request, 8, state_at=7)
-    here.manager.on_request_finished(request.context)
-    wait_for_disk(here)
-    here.manager.shutdown()
-
+    leave(Engine(64 * 4096, disk_at(str(tmp_path / "here")), objects_at(url)), Request("chat", 8))
     there = Engine(64 * 4096, disk_at(str(tmp_path / "there")), objects_at(url))
     again = Request("chat", 8, 1)
-    wanted = [*again.keys[ATTENTION], again.keys[STATE][7]]
-    assert results(there, again, wanted)[0] is RETRY
-    wait_for_disk(there)
-    assert results(there, again, wanted) == [HIT] * 9
-    source = there.manager.get_load_source(wanted[0], again.context)
+    assert until_not_retry(there, again, wanted(again)) == [HIT] * 9
+    source = there.manager.get_load_source(wanted(again)[0], again.context)
     assert source is CacheHitSource.EXTERNAL_UNSPECIFIED
-    there.load(again, wanted)
+    there.load(again, wanted(again))
     there.manager.on_request_finished(again.context)
     assert there.manager.counts.promoted_bytes == 8 * 4096 + 8192
-    wait_for_disk(there)
-    there.manager.shutdown()
+    leave(there)
 
     # It has come to the disk as well, which is nearer.
     later = Engine(64 * 4096, disk_at(str(tmp_path / "there")), objects_at(url))
     third = Request("chat", 8, 2)
-    assert results(later, third, wanted)[0] is RETRY
-    wait_for_disk(later)
-    assert later.manager.get_load_source(wanted[0], third.context) is CacheHitSource.DISK
+    assert until_not_retry(later, third, wanted(third)) == [HIT] * 9
+    source = later.manager.get_load_source(wanted(third)[0], third.context)
+    assert source is CacheHitSource.DISK
 
 
 def test_an_object_that_is_gone_ends_in_a_miss(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
-    here = Engine(64 * 4096, objects=objects_at(url))
     request = Request("chat", 4)
-    keep(here, request, 4, state_at=3)
-    here.manager.on_request_finished(request.context)
-    wait_for_disk(here)
-    here.manager.shutdown()
+    leave(Engine(64 * 4096, objects=objects_at(url)), request)
     there = Engine(64 * 4096, objects=objects_at(url))
     (gone,) = tmp_path.glob(f"*/*/{request.keys[ATTENTION][2][:-4].hex()}")
     gone.unlink()
     again = Request("chat", 4, 1)
     assert results(there, again, again.keys[ATTENTION])[0] is RETRY
-    wait_for_disk(there)
+    settle(there)
     assert results(there, again, again.keys[ATTENTION])[1:] == [MISS] * 3
     there.manager.cache.check_integrity()
 
 
 def test_a_request_may_leave_remote_tiers_out(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
-    here = Engine(64 * 4096, objects=objects_at(url))
-    request = Request("chat", 2)
-    keep(here, request, 2, state_at=1)
-    here.manager.on_request_finished(request.context)
-    wait_for_disk(here)
-    here.manager.shutdown()
+    leave(Engine(64 * 4096, objects=objects_at(url)), Request("chat", 2))
     there = Engine(64 * 4096, objects=objects_at(url))
     again = Request("chat", 2, 1)
     again.context.load_tier_filter = TierFilter(matchers=(TierMatcher(locality=Locality.LOCAL),))

@@ -9,7 +9,7 @@ from hybrid_blocks.metrics.offload import PREFIX
 from hybrid_blocks.offload import promotions, rates, tier_queue, tiers_below
 from hybrid_blocks.offload.rates import RETRY_AFTER, ComputeRate, ReadRate
 from hybrid_blocks.offload.tier_queue import Chunks
-from scheduled import ATTENTION, STATE, TOKENS, Engine, Request, disk_at, objects_at
+from scheduled import TOKENS, Engine, Request, disk_at, leave, objects_at, results, wanted
 from vllm.v1.kv_offload.base import LookupResult
 
 NUM_CHUNKS = 8
@@ -94,33 +94,23 @@ def test_the_rate_of_computing_is_that_of_steps_with_prompts() -> None:
     assert ComputeRate(500).seconds_per_token == 1 / 500
 
 
-def results(engine: Engine, request: Request) -> list[LookupResult]:
-    """What vLLM asks for: attention from the first, then the state of the last chunk."""
-    keys = [*request.keys[ATTENTION], request.keys[STATE][-1]]
-    return [engine.manager.lookup(key, request.context) for key in keys]
-
-
 def serve(engine: Engine, request: Request) -> LookupResult:
     """Ask until there is an answer, as the scheduler does in each step, and end the request."""
     deadline = time.monotonic() + 60
-    while LookupResult.RETRY in (answers := results(engine, request)):
+    while LookupResult.RETRY in (answers := results(engine, request, wanted(request))):
         assert time.monotonic() < deadline, "the answer does not come"
         engine.end_step()
         time.sleep(0.005)
     engine.end_step(request)
     assert set(answers) in ({LookupResult.HIT}, {LookupResult.MISS})
     if answers[0] is LookupResult.HIT:
-        engine.load(request, [*request.keys[ATTENTION], request.keys[STATE][-1]])
+        engine.load(request, wanted(request))
     engine.manager.on_request_finished(request.context)
     return answers[0]
 
 
-def fill(engine: Engine, chats: str) -> None:
-    for chat in chats:
-        request = Request(chat, NUM_CHUNKS)
-        engine.store(request, [*request.keys[ATTENTION], request.keys[STATE][-1]])
-        engine.manager.on_request_finished(request.context)
-    engine.manager.shutdown()
+def chats(names: str, number: int = 0) -> list[Request]:
+    return [Request(name, NUM_CHUNKS, number) for name in names]
 
 
 class Clock:
@@ -161,16 +151,19 @@ def test_a_slow_store_is_passed_by_and_used_again_once_it_is_fast(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     url = f"file://{tmp_path}"
-    fill(Engine(256 * 4096, objects=objects_at(url)), "abcde")
+    leave(
+        Engine(256 * 4096, objects=objects_at(url)),
+        *(Request(chat, NUM_CHUNKS) for chat in "abcde"),
+    )
     # A prompt is computed in 0.2 s.
     computing = ComputeRate(NUM_CHUNKS * TOKENS / 0.2)
     engine = Engine(256 * 4096, objects=objects_at(url), computing=computing)
     seconds = [0.5]
     slow_down(monkeypatch, clock, engine.below.objects, seconds)
-    chats = {chat: Request(chat, NUM_CHUNKS, 1) for chat in "abcde"}
-    assert serve(engine, chats["a"]) is LookupResult.HIT  # nothing was measured
+    a, b, c, d, _ = chats("abcde", 1)
+    assert serve(engine, a) is LookupResult.HIT  # nothing was measured
     read_bytes = engine.manager.counts.promoted_bytes
-    assert serve(engine, chats["b"]) is LookupResult.MISS
+    assert serve(engine, b) is LookupResult.MISS
     assert engine.manager.counts.promoted_bytes == read_bytes
     assert engine.manager.counts.passed_by_tokens == NUM_CHUNKS * TOKENS
     # What host memory has is used all the same.
@@ -178,9 +171,9 @@ def test_a_slow_store_is_passed_by_and_used_again_once_it_is_fast(
     seconds[0] = 0.0
     assert serve(engine, Request("b", NUM_CHUNKS, 2)) is LookupResult.MISS
     monkeypatch.setattr(rates, "RETRY_AFTER", -1.0)  # a minute later
-    assert serve(engine, chats["c"]) is LookupResult.HIT
+    assert serve(engine, c) is LookupResult.HIT
     monkeypatch.setattr(rates, "RETRY_AFTER", RETRY_AFTER)
-    assert serve(engine, chats["d"]) is LookupResult.HIT
+    assert serve(engine, d) is LookupResult.HIT
     assert engine.manager.counts.passed_by_tokens == 2 * NUM_CHUNKS * TOKENS
     stats = engine.manager.get_stats()
     assert stats is not None
@@ -196,7 +189,9 @@ def test_without_a_rate_of_computing_all_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     url = f"file://{tmp_path}"
-    fill(Engine(256 * 4096, objects=objects_at(url)), "ab")
+    leave(
+        Engine(256 * 4096, objects=objects_at(url)), *(Request(chat, NUM_CHUNKS) for chat in "ab")
+    )
     engine = Engine(256 * 4096, objects=objects_at(url), computing=ComputeRate())
     slow_down(monkeypatch, clock, engine.below.objects, [0.3])
     for chat in "ab":
@@ -210,8 +205,13 @@ def test_what_both_tiers_hold_comes_from_the_faster(
     disk, url = str(tmp_path / "disk"), f"file://{tmp_path}/objects"
     (tmp_path / "disk").mkdir()
     (tmp_path / "objects").mkdir()
-    fill(Engine(256 * 4096, disk_at(disk), objects_at(url)), "ab")
-    fill(Engine(256 * 4096, objects=objects_at(url)), "c")  # so that both are measured
+    leave(
+        Engine(256 * 4096, disk_at(disk), objects_at(url)),
+        *(Request(chat, NUM_CHUNKS) for chat in "ab"),
+    )
+    leave(
+        Engine(256 * 4096, objects=objects_at(url)), *(Request(chat, NUM_CHUNKS) for chat in "c")
+    )  # so that both are measured
     engine = Engine(256 * 4096, disk_at(disk), objects_at(url), computing=ComputeRate())
     from_disk = slow_down(monkeypatch, clock, engine.below.disk, [0.2])
     from_objects = slow_down(monkeypatch, clock, engine.below.objects, [0.0])

@@ -1,7 +1,6 @@
 """Tiers that do not answer: requests, resets and the end of an engine go on without them."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,19 @@ import pytest
 from hybrid_blocks.offload import tier_queue, write_back
 from hybrid_blocks.offload.host import ABSENT, PENDING, READY
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
-from scheduled import ATTENTION, STATE, Engine, Request, disk_at
+from scheduled import (
+    ATTENTION,
+    STATE,
+    Engine,
+    Request,
+    disk_at,
+    end,
+    leave,
+    results,
+    settle,
+    until,
+    wanted,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
 )
@@ -50,45 +61,19 @@ def valves() -> Iterator[list[Valve]]:
         valve.release()
 
 
-def until(what: str, is_so: Callable[[], bool], engine: Engine) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        engine.end_step()
-        time.sleep(0.001)
-
-
 def disk_of(engine: Engine) -> TierQueue[Any]:
     assert engine.below.disk is not None
     return engine.below.disk
 
 
-def end(engine: Engine, request: Request) -> None:
-    """Store all of a request and end it."""
-    engine.store(request, [*request.keys[ATTENTION], request.keys[STATE][-1]])
-    engine.manager.on_request_finished(request.context)
-
-
-def written(engine: Engine) -> None:
-    until("it is written", lambda: not engine.manager.has_pending_work(), engine)
-
-
 def on_disk(folder: Path, *requests: Request) -> Engine:
     """An engine whose disk holds requests, and whose host memory does not."""
-    before = Engine(256 * PAGE, disk_at(str(folder)))
-    for request in requests:
-        end(before, request)
-    written(before)
-    before.manager.shutdown()
+    leave(Engine(256 * PAGE, disk_at(str(folder))), *requests)
     return Engine(64 * PAGE, disk_at(str(folder)))
 
 
-def wanted(request: Request) -> list[OffloadKey]:
-    return [*request.keys[ATTENTION], request.keys[STATE][-1]]
-
-
 def ask(engine: Engine, request: Request) -> list[LookupResult]:
-    return [engine.manager.lookup(key, request.context) for key in wanted(request)]
+    return results(engine, request, wanted(request))
 
 
 def test_a_read_that_does_not_end_holds_up_no_request(tmp_path: Path, valves: list[Valve]) -> None:
@@ -211,7 +196,7 @@ def test_one_request_pins_no_more_than_a_quarter_and_is_written_whole(
     other = Request("other", 100)
     assert engine.store(other, other.keys[ATTENTION]) == 100
     valves[0].release()
-    until("it is written", lambda: not engine.manager.has_pending_work(), engine)
+    settle(engine)
     assert disk.store.num_chunks >= 64
     assert engine.manager.cache.pinned_bytes == 0
 
@@ -219,7 +204,7 @@ def test_one_request_pins_no_more_than_a_quarter_and_is_written_whole(
 def test_a_chunk_that_is_a_quarter_is_written_alone(tmp_path: Path) -> None:
     engine = Engine(8 * PAGE, disk_at(str(tmp_path)))
     end(engine, Request("chat", 2))
-    written(engine)
+    settle(engine)
     assert disk_of(engine).store.num_chunks == 3
 
 
@@ -234,7 +219,7 @@ def test_what_requests_share_is_written_once(tmp_path: Path, valves: list[Valve]
         engine.manager.on_request_finished(request.context)
     pinned = engine.manager.cache.pinned_bytes
     valve.release()
-    written(engine)
+    settle(engine)
     assert sorted(valve.keys) == sorted(wanted(requests[0]))
     assert pinned == 10 * PAGE
 
@@ -263,7 +248,7 @@ def test_a_transfer_that_raises_fails_and_is_logged(
 
     monkeypatch.setattr(disk_of(engine), "_store_plain", fail)
     end(engine, Request("chat", 4))
-    written(engine)
+    settle(engine)
     assert said == ["A write of disk failed: no thread can be had"]
     assert engine.manager.cache.pinned_bytes == 0
 
@@ -343,7 +328,7 @@ def test_a_request_that_waits_to_be_written_costs_one_look_a_step(tmp_path: Path
         engine.end_step()
     assert counting.num_calls <= 5
     engine.manager.complete_store(waits.keys[ATTENTION][-1:], waits.context)
-    written(engine)
+    settle(engine)
     assert disk_of(engine).store.num_chunks == 60
     assert counting.num_calls < 20
 

@@ -110,35 +110,6 @@ def test_gemma_4_has_wide_heads_in_full_layers_and_a_full_last_one(outer: str) -
         assert (layer.cache.kv_heads, layer.cache.head_dim) == (1, 512)
 
 
-def test_gemma_3n_shares_the_caches_of_its_last_layers() -> None:
-    layers = from_config({"model_type": "gemma3n", "text_config": {}}, "gemma-3n-E4B").layers
-    assert [layer.depth for layer in layers] == list(range(20))
-    assert sum(layer.cache.kind == "full" for layer in layers) == 4
-
-
-def test_mimo_v2_has_heads_of_two_widths() -> None:
-    fields: dict[str, object] = {
-        "model_type": "mimo_v2_flash",
-        "num_hidden_layers": 6,
-        "num_attention_heads": 64,
-        "num_key_value_heads": 4,
-        "head_dim": 192,
-        "v_head_dim": 128,
-        "swa_num_attention_heads": 64,
-        "swa_num_key_value_heads": 8,
-        "swa_head_dim": 192,
-        "swa_v_head_dim": 128,
-        "sliding_window_size": 128,
-        "sliding_window": 128,
-        "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0],
-    }
-    plan = plan_vllm(from_config(fields, "MiMo-V2-Flash"), 2**30, Deployment(max_model_len=4096))
-    full, windowed = plan.groups[0].spec, plan.groups[1].spec
-    assert (full.kind, full.block_tokens, full.page_bytes) == ("full", 32, 32 * 4 * 320 * 2)
-    assert (windowed.window, windowed.block_tokens) == (128, 16)
-    assert windowed.page_bytes == full.page_bytes
-
-
 def test_step_3_7_lists_its_draft_layers_too() -> None:
     text = {
         "num_hidden_layers": 4,
@@ -200,16 +171,12 @@ def test_a_pattern_of_nemotron_may_be_a_list_and_sizes_have_older_names(pattern:
 @pytest.mark.parametrize(
     ("fields", "kinds"),
     [
-        ({"model_type": "qwen2"}, ["full"] * 4),
         (
             {"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 0},
             ["sliding_window"] * 4,
         ),
-        ({"model_type": "olmo3"}, [*["sliding_window"] * 3, "full"]),
         ({"model_type": "exaone4", "sliding_window_pattern": "LG"}, ["sliding_window", "full"] * 2),
         ({"model_type": "exaone4", "sliding_window": None}, ["full"] * 4),
-        ({"model_type": "smollm3"}, ["full"] * 4),
-        ({"model_type": "gpt_oss"}, ["sliding_window", "full"] * 2),
     ],
     ids=str,
 )

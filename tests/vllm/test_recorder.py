@@ -1,6 +1,5 @@
 """An engine records its own traffic: what the file says is what the engine did, without prompts."""
 
-import gzip
 import json
 from collections.abc import Iterator
 from itertools import islice
@@ -125,19 +124,6 @@ def test_files_of_the_same_traffic_share_no_digest(
     assert sum(map(len, digests)) == len(set.union(*digests))
     assert all(lines(file)[0]["hybrid_blocks_request"] == 0 for file in files)
     assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
-
-
-def test_a_file_that_was_cut_off_is_read_up_to_its_last_whole_line(
-    recording: Path, tmp_path: Path
-) -> None:
-    serve("manager")
-    recorder.uninstall()
-    whole = recording.read_bytes()
-    cut = tmp_path / "cut.jsonl.gz"
-    cut.write_bytes(gzip.compress(whole)[:-40])
-    trace = read_trace(cut, on_error="skip")
-    assert 0 < len(trace) < len(lines(recording))
-    assert trace.cut_off_after
 
 
 def test_the_engine_never_waits_for_the_file(recording: Path) -> None:

@@ -14,47 +14,32 @@ from rig.session import Session, watch
 from rig.suites import SUITES, suites_at, targets
 from rig.verdict import judge, to_repeat
 
-
-def test_a_test_that_passes_only_without_the_plugin_is_a_regression() -> None:
-    verdict = judge({"a": "failed", "b": "passed"}, {"a": "passed"}, {})
-    assert verdict.regressions == {"a": "failed"}
-    assert not verdict.ok
-
-
-def test_a_test_that_fails_without_the_plugin_too_is_reported_and_not_passed() -> None:
-    verdict = judge({"a": "failed", "b": "passed"}, {"a": "failed"}, {})
-    assert verdict.fails_without == {"a": "failed"}
-    assert verdict.passed == ["b"]
-    assert verdict.ok
+REASON = "reads a private member"
+VERDICTS: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str], str, object]] = {
+    "passes without": ({"a": "failed"}, {"a": "passed"}, {}, "regressions", {"a": "failed"}),
+    "skips itself": ({"a": "skipped"}, {"a": "passed"}, {}, "regressions", {"a": "skipped"}),
+    "vanishes": ({"a": "passed"}, {"b": "passed"}, {}, "regressions", {"b": "missing"}),
+    "fails without too": ({"a": "failed"}, {"a": "failed"}, {}, "fails_without", {"a": "failed"}),
+    "passes with alone": ({"b": "passed"}, {"b": "failed"}, {}, "only_with", {"b": "failed"}),
+    "is exempt and passes": ({"a": "passed"}, {}, {"a": REASON}, "stale", ["a"]),
+}
+"""Outcomes with the plugin and without, exempt tests, and what the verdict says of them."""
 
 
-def test_a_test_that_the_plugin_makes_skip_itself_is_a_regression() -> None:
+@pytest.mark.parametrize("case", VERDICTS)
+def test_a_test_that_the_plugin_changes_for_the_worse_is_a_regression(case: str) -> None:
+    outcomes, without, exempt, told, expected = VERDICTS[case]
+    verdict = judge(outcomes | {"c": "passed"}, without, exempt)
+    assert getattr(verdict, told) == expected
+    assert verdict.ok is (told in {"fails_without", "only_with"})
+    assert "c" in verdict.passed
     assert to_repeat({"a": "skipped", "b": "passed"}) == ["a"]
-    assert not judge({"a": "skipped"}, {"a": "passed"}, {}).ok
-
-
-def test_a_test_that_vanishes_with_the_plugin_is_a_regression() -> None:
-    assert judge({"a": "passed"}, {"a": "passed", "b": "passed"}, {}).regressions == {
-        "b": "missing"
-    }
-
-
-def test_what_passes_only_with_the_plugin_is_counted_as_such() -> None:
-    verdict = judge({"a": "passed", "b": "passed"}, {"a": "passed", "b": "failed"}, {})
-    assert verdict.only_with == {"b": "failed"}
-    assert verdict.counts()["passed"] == 2
-
-
-def test_an_exempt_test_that_passes_must_leave_the_list() -> None:
-    verdict = judge({"a": "passed"}, {}, {"a": "reads a private member"})
-    assert verdict.stale == ["a"]
-    assert not verdict.ok
 
 
 @pytest.mark.parametrize(("num_passed", "ok"), [(19, True), (18, False)])
 def test_at_most_one_test_in_twenty_may_be_exempt(num_passed: int, ok: bool) -> None:
     outcomes = {f"passed {i}": "passed" for i in range(num_passed)} | {"exempt": "failed"}
-    verdict = judge(outcomes, {"exempt": "passed"}, {"exempt": "reads a private member"})
+    verdict = judge(outcomes, {"exempt": "passed"}, {"exempt": REASON})
     assert verdict.ok is ok
 
 
@@ -75,7 +60,7 @@ def test_the_scheduler_above_level_manager_has_its_exemptions_too(tmp_path: Path
     assert not exemptions.load("pool", file)
 
 
-EXEMPT = {"a.py::T": "is about a private class", "a.py::test_f": "reads a private member"}
+EXEMPT = {"a.py::T": "is about a private class", "a.py::test_f": REASON}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +84,7 @@ def test_an_entry_for_several_tests_may_stay_while_one_of_them_fails() -> None:
     verdict = judge(dict(zip(tests, ["passed", "failed", "passed"], strict=True)), {
         "a.py::test_f[2]": "passed",
     }, EXEMPT)  # fmt: skip
-    assert verdict.exempt == {"a.py::test_f[2]": "reads a private member"}
+    assert verdict.exempt == {"a.py::test_f[2]": REASON}
     assert verdict.passed == [tests[2], tests[0]]
     assert verdict.stale == ["a.py::T"]
 
@@ -108,7 +93,7 @@ def test_a_level_that_swaps_what_a_suite_is_about_may_exempt_more() -> None:
     outcomes = {f"passed {i}": "passed" for i in range(9)} | {"exempt": "failed"}
     for level, ok in (("offload", True), ("manager", False)):
         share = exemptions.max_share(level)
-        reasons = {"exempt": "reads a private member"}
+        reasons = {"exempt": REASON}
         verdict = judge(outcomes, {"exempt": "passed"}, reasons, max_exempt_share=share)
         assert verdict.ok is ok
 
@@ -122,7 +107,7 @@ def test_what_reached_the_swapped_classes_is_counted(tmp_path: Path) -> None:
     verdict = judge(
         progress.outcomes(),
         {"c": "failed", "d": "passed"},
-        {"d": "reads a private member"},
+        {"d": REASON},
         reached=progress.reached(),
     )
     assert verdict.reached == ["a", "d"]
