@@ -26,7 +26,7 @@ WITHOUT = (
             758_837,
         ),
         ("Ling-3.0-Flash", 60, {"max_model_len": 32_768}, 2_727_736),
-        ("DeepSeek-V3", 60, {"max_model_len": 163_840}, 901_952),
+        ("DeepSeek-V3", 60, {"max_model_len": 163_840, "attention_backend": "FLASHMLA"}, 901_952),
     ],
     ids=str,
 )

@@ -23,7 +23,8 @@ RELEASE: Final = (0, 33)
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one deployment.
 
-    ``block_size`` is None where the default of each plan is wanted. ``in_flight_batches`` is the
+    ``block_size`` is None where the default of each plan is wanted, and ``attention_backend`` where
+    vLLM picks one. ``in_flight_batches`` is the
     number of batches of ``max_num_batched_tokens`` whose tokens a bounded group must hold at once;
     None is one more than there are pipeline stages, as vLLM counts on a GPU. Its CPU engine counts
     one for each stage. ``pp_partition`` counts the layers of each stage, None as vLLM deals them.
@@ -45,6 +46,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     num_speculative_tokens: int = 0
     mamba_cache_mode: Literal["none", "align"] = "align"
     block_size: int | None = None
+    attention_backend: str | None = None
     gdn_prefill_backend: str = "auto"
     kda_prefill_backend: str = "auto"
     card: str | None = None

@@ -4,7 +4,7 @@ import msgspec
 
 from hybrid_blocks.geometry.arena import ArenaPlan, GroupPlan
 from hybrid_blocks.geometry.deployment import Deployment
-from hybrid_blocks.geometry.kernel_blocks import KERNEL_BLOCK_TOKENS, LATENT_BLOCK_TOKENS
+from hybrid_blocks.geometry.kernel_blocks import KERNEL_BLOCK_TOKENS, latent_block_tokens
 from hybrid_blocks.geometry.layout import CachedLayer, Layout, lay_out
 from hybrid_blocks.geometry.pipeline import stages
 from hybrid_blocks.model import Layer, Model, PlanError
@@ -107,7 +107,7 @@ def _block_tokens(model: Model, deployment: Deployment) -> int:
     if deployment.block_size:
         return deployment.block_size
     latent = any(layer.cache.kind == "mla" for layer in model.layers)
-    return LATENT_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS
+    return latent_block_tokens(model, deployment) if latent else KERNEL_BLOCK_TOKENS
 
 
 def _cached(

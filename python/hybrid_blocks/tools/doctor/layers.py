@@ -12,11 +12,12 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from hybrid_blocks.arithmetic import round_up
+from hybrid_blocks.geometry.deployment import Deployment
+from hybrid_blocks.geometry.kernel_blocks import KERNEL_BLOCK_TOKENS, latent_block_tokens
 from hybrid_blocks.model import Layer, Model, Rank
 from hybrid_blocks.model.kind import kind_of
 from hybrid_blocks.model.layer import Attention, LatentAttention, LatentIndex, State
 from hybrid_blocks.model.rank import shard_or_replicate
-from hybrid_blocks.tools.plan.vllm.align import KERNEL_BLOCK_TOKENS, LATENT_BLOCK_TOKENS
 from hybrid_blocks.vllm.specs import make
 
 _HIDDEN_LAYERS, _HIDDEN_SIZE = 3, 1024
@@ -26,7 +27,7 @@ _HIDDEN_LAYERS, _HIDDEN_SIZE = 3, 1024
 def attention_block(model: Model) -> int:
     """Return the tokens of a block of the attention kernels."""
     is_latent = any(layer.cache.kind == "mla" for layer in model.layers)
-    return LATENT_BLOCK_TOKENS if is_latent else KERNEL_BLOCK_TOKENS
+    return latent_block_tokens(model, Deployment()) if is_latent else KERNEL_BLOCK_TOKENS
 
 
 def layer_specs(

@@ -8,6 +8,7 @@ import msgspec
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.geometry.deployment import Deployment
+from hybrid_blocks.geometry.kernel_blocks import LATENT_BLOCK_TOKENS
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.model.weights import bits_of_name, with_bits
@@ -30,13 +31,7 @@ SEQUENCES: Final = 1024
 PARTITION: Final = "VLLM_PP_LAYER_PARTITION"
 
 _DTYPES: Final = {"half": "float16", "float": "float32"}
-_LATENT_BACKENDS: Final = (
-    "FLASHMLA",
-    "FLASHMLA_SPARSE",
-    "FLASH_ATTN_MLA",
-    "FLASHINFER_MLA",
-    "TOKENSPEED_MLA",
-)
+_SPARSE_BACKENDS: Final = ("FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE", "FLASH_ATTN_MLA_SPARSE")
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,17 +233,23 @@ def _check_model(model: Model, options: Mapping[str, Any]) -> None:
         if "mamba_block_size" in options and options.get("enable_prefix_caching") is False:
             raise PlanError("--mamba-block-size: vLLM refuses it without prefix caching")
     attention = options.get("attention_config") or {}
-    backend = options.get("attention_backend")
-    if isinstance(attention, dict):
-        backend = backend or attention.get("backend")
-        if attention.get("hisparse_config"):
-            raise PlanError("--attention-config hisparse_config: host pools cannot be planned")
+    if isinstance(attention, dict) and attention.get("hisparse_config"):
+        raise PlanError("--attention-config hisparse_config: host pools cannot be planned")
+    backend = _backend(options)
     is_latent = "mla" in kinds and options.get("block_size") is None
-    if is_latent and backend and str(backend).upper() not in _LATENT_BACKENDS:
+    if is_latent and backend and backend not in {*LATENT_BLOCK_TOKENS, *_SPARSE_BACKENDS}:
         raise PlanError(
             f"--attention-backend {shown(backend)}: its blocks for latent attention are not known; "
             "give --block-size"
         )
+
+
+def _backend(options: Mapping[str, Any]) -> str | None:
+    """Return the name of the attention backend in the options; None leaves the choice to vLLM."""
+    config = options.get("attention_config")
+    of_config = config.get("backend") if isinstance(config, dict) else None
+    name = str(options.get("attention_backend") or of_config or "auto").upper()
+    return None if name == "AUTO" else name
 
 
 def _check_variables(model: Model, environment: Mapping[str, str]) -> None:
@@ -279,6 +280,7 @@ def _deployment(
         num_speculative_tokens=0 if drafts is None else drafts.num_tokens,
         mamba_cache_mode="none" if caching is False else "align",
         block_size=options.get("block_size"),
+        attention_backend=_backend(options),
         gdn_prefill_backend=options.get("gdn_prefill_backend") or "auto",
         kda_prefill_backend=options.get("kda_prefill_backend") or "auto",
         in_flight_batches=_batches(options, drafts),

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
+from hybrid_blocks.geometry.card import CPU
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.plan.report import Plan, Report, make_report
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
-from hybrid_blocks.tools.plan.vllm.prefill_checkpoint import CPU
 from hybrid_blocks.tools.read.command import of_options
 from hybrid_blocks.tools.read.log_figures import (
     Figures,

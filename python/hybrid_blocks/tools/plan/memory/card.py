@@ -1,52 +1,14 @@
-"""Cards and the memory that a process finds on them."""
+"""Cards as people name them, and the memory that a process finds on them."""
 
 import re
 from difflib import get_close_matches
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
+from hybrid_blocks.geometry.card import CARDS
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.units import parse_memory
-
-
-class Card(NamedTuple):
-    """A kind of card: its memory, and the compute capability that picks vLLM's kernels.
-
-    ``gib`` are what PyTorch names as its total capacity, in error messages that users published:
-    less than the card is sold with. Machines of one card differ by 0.1 GiB. ``capability`` is None
-    of cards that run no CUDA.
-    """
-
-    gib: float
-    capability: tuple[int, int] | None
-
-    @property
-    def total_bytes(self) -> int:
-        """The total capacity in bytes."""
-        return int(self.gib * 2**30)
-
-
-CARDS: Final = {
-    "T4": Card(14.57, (7, 5)),
-    "L4": Card(22.03, (8, 9)),
-    "A10": Card(22.06, (8, 6)),
-    "RTX-3090": Card(23.56, (8, 6)),
-    "RTX-4090": Card(23.52, (8, 9)),
-    "RTX-5090": Card(31.36, (12, 0)),
-    "V100-32GB": Card(31.74, (7, 0)),
-    "A100-40GB": Card(39.49, (8, 0)),
-    "L40S": Card(44.39, (8, 9)),
-    "RTX-A6000": Card(47.40, (8, 6)),
-    "RTX-6000-Ada": Card(47.40, (8, 9)),
-    "A100-80GB": Card(79.25, (8, 0)),
-    "H100-80GB": Card(79.11, (9, 0)),
-    "H100-94GB": Card(93.00, (9, 0)),
-    "RTX-PRO-6000": Card(94.97, (12, 0)),
-    "H200": Card(139.80, (9, 0)),
-    "B200": Card(178.35, (10, 0)),
-    "MI300X": Card(191.98, None),
-}
 
 SOLD: Final = {
     16: ("T4",),

@@ -11,8 +11,8 @@ from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.geometry.kernel_blocks import (
     KERNEL_BLOCK_TOKENS,
-    LATENT_BLOCK_TOKENS,
     LATENT_KERNEL_BLOCK_TOKENS,
+    latent_block_tokens,
 )
 from hybrid_blocks.model import Model, PlanError, Rank, formats
 from hybrid_blocks.model.layer import State
@@ -33,7 +33,9 @@ def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
     if not model.is_hybrid:
         if formats.spares_boundary_layers(rank.kv_dtype):
             return _beside_wider_pages(model, rank, asked)
-        return deployment.block_size or (LATENT_BLOCK_TOKENS if latent else preferred)
+        if latent:
+            preferred = latent_block_tokens(model, deployment)
+        return deployment.block_size or preferred
     grain = max(asked, LATENT_KERNEL_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS)
     grain = lcm(grain, prefill_checkpoint.alignment(model, deployment) or 1)
     per_token = token_bytes(model, rank)

@@ -9,14 +9,11 @@ convolutions, write their state where the forward ends.
 from math import lcm
 from typing import Final
 
+from hybrid_blocks.geometry.card import capability
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.geometry.kernel_blocks import FLASHINFER_TOKENS
-from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import GatedDeltaNet, KimiDeltaAttention, Mamba2, State
-from hybrid_blocks.tools.plan.memory.card import CARDS
-
-CPU: Final = "CPU"
-"""The card of vLLM's CPU engine."""
 
 _FLASHKDA_TOKENS: Final = 16
 _KERNEL_DIM: Final = 128
@@ -45,8 +42,7 @@ def alignment(model: Model, deployment: Deployment) -> int | None:
 
 
 def _of(cache: State, model: Model, deployment: Deployment) -> int | None:
-    assert deployment.card is not None
-    release, major, minor = deployment.release, *_capability(deployment.card)
+    release, major, minor = deployment.release, *capability(deployment.card)
     match cache:
         case Mamba2() if release >= (0, 32):
             return 1
@@ -61,12 +57,3 @@ def _of(cache: State, model: Model, deployment: Deployment) -> int | None:
             return _FLASHKDA_TOKENS if is_chosen and takes and major in (9, 10, 12) else None
         case _:
             return None
-
-
-def _capability(card: str) -> tuple[int, int]:
-    """Return a card's compute capability, zeros of one without CUDA."""
-    if card == CPU:
-        return (0, 0)
-    if card not in CARDS:
-        raise PlanError(f"no card {card}; known are {', '.join((*CARDS, CPU))}")
-    return CARDS[card].capability or (0, 0)

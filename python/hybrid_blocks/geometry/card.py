@@ -1,0 +1,61 @@
+"""Cards that vLLM runs on, and their compute capability, by which it chooses its kernels."""
+
+from typing import Final, NamedTuple
+
+from hybrid_blocks.model import PlanError
+
+CPU: Final = "CPU"
+"""The card of vLLM's CPU engine."""
+
+
+class Card(NamedTuple):
+    """A kind of card: its memory, and the compute capability that picks vLLM's kernels.
+
+    ``gib`` are what PyTorch names as its total capacity, in error messages that users published:
+    less than the card is sold with. Machines of one card differ by 0.1 GiB. ``capability`` is None
+    of cards that run no CUDA.
+    """
+
+    gib: float
+    capability: tuple[int, int] | None
+
+    @property
+    def total_bytes(self) -> int:
+        """The total capacity in bytes."""
+        return int(self.gib * 2**30)
+
+
+CARDS: Final = {
+    "T4": Card(14.57, (7, 5)),
+    "L4": Card(22.03, (8, 9)),
+    "A10": Card(22.06, (8, 6)),
+    "RTX-3090": Card(23.56, (8, 6)),
+    "RTX-4090": Card(23.52, (8, 9)),
+    "RTX-5090": Card(31.36, (12, 0)),
+    "V100-32GB": Card(31.74, (7, 0)),
+    "A100-40GB": Card(39.49, (8, 0)),
+    "L40S": Card(44.39, (8, 9)),
+    "RTX-A6000": Card(47.40, (8, 6)),
+    "RTX-6000-Ada": Card(47.40, (8, 9)),
+    "A100-80GB": Card(79.25, (8, 0)),
+    "H100-80GB": Card(79.11, (9, 0)),
+    "H100-94GB": Card(93.00, (9, 0)),
+    "RTX-PRO-6000": Card(94.97, (12, 0)),
+    "H200": Card(139.80, (9, 0)),
+    "B200": Card(178.35, (10, 0)),
+    "MI300X": Card(191.98, None),
+}
+
+
+def capability(card: str | None) -> tuple[int, int]:
+    """Return a card's compute capability, zeros of one without CUDA and of none.
+
+    Raises:
+        PlanError: a card that is not known.
+
+    """
+    if card is None or card == CPU:
+        return (0, 0)
+    if card not in CARDS:
+        raise PlanError(f"no card {card}; known are {', '.join((*CARDS, CPU))}")
+    return CARDS[card].capability or (0, 0)
