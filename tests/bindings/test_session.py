@@ -37,36 +37,6 @@ def test_what_is_no_hint_or_client_is_refused_and_nothing_is_added() -> None:
     assert core.num_requests == 0
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_what_is_said_of_a_session_after_its_end_decides_what_goes_first(told: bool) -> None:
-    groups = [GroupSpec("full", 16, pool=0), GroupSpec("state", 16, pool=1)]
-    core = BlockManager(groups, block_hasher(block_size=16), num_slabs=28, blocks_per_slab=[4, 1])
-    prompts = {name: np.arange(512, dtype=np.int32) + 1000 * at for at, name in enumerate("abc")}
-
-    def serve(name: str) -> None:
-        handle = core.add_request(name, prompts[name], session_id=name)
-        handles, done = np.array([handle]), core.match_prefix(handle)
-        while done < 512:
-            count = core.chunk(handle, done, 512 - done)
-            core.allocate(handles, np.array([count], dtype=np.int32))
-            core.take_copies()
-            core.advance(handles, np.array([count], dtype=np.int32))
-            done += count
-        core.free(handles)
-        core.tick()
-
-    serve("a")
-    serve("b")
-    if told:
-        assert core.set_session_hint("b", "done")
-        assert core.set_session_hint("a", "going_on")
-    serve("c")
-    hits = {name: core.match_prefix(core.add_request(name, prompts[name])) for name in "ab"}
-    first, last = ("b", "a") if told else ("a", "b")
-    assert hits[first] < 100
-    assert hits[last] > 300
-
-
 def test_a_hint_for_a_session_that_is_not_known_says_so() -> None:
     core = manager()
     assert not core.set_session_hint("s", "done")

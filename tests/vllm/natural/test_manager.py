@@ -1,7 +1,6 @@
 """vLLM's schedulers over the manager of level natural, with a worker that reads its blocks."""
 
 from dataclasses import replace
-from functools import partial
 from random import Random
 from typing import Any
 
@@ -154,32 +153,6 @@ def test_vllms_first_cpu_runner_is_told_the_blocks_of_the_slab() -> None:
     assert output.new_block_ids_to_zero == list(range(first, first + BLOCKS_PER_SLAB))
 
 
-@pytest.mark.parametrize("num_prompt", [60, 100, 300, 500])
-def test_short_prompts_are_hit_to_their_last_hash_block_once_they_are_known_to_return(
-    num_prompt: int,
-) -> None:
-    engine = engine_of(200)
-    for number in range(24):
-        prompt = [1000 * number + at for at in range(num_prompt)]
-        engine.add(prompt, 4)
-        engine.finish()
-        again = engine.add(prompt, 4)
-        engine.finish()
-    assert engine.hits[again.request_id] == (num_prompt - 1) // 16 * 16
-    assert engine.counts()["forks"] % 3 == 0
-
-
-def test_a_prompt_that_nothing_is_known_of_is_hit_at_places_at_all_distances() -> None:
-    engine = engine_of(40)
-    prompt = list(range(500))
-    engine.add(prompt, 4)
-    engine.finish()
-    again = engine.add(prompt, 4)
-    engine.finish()
-    assert engine.hits[again.request_id] >= 320
-    assert engine.counts()["forks"] == 3
-
-
 def test_the_next_turn_goes_on_from_the_answer() -> None:
     engine = engine_of(40)
     first = engine.add(list(range(100)), 200)
@@ -190,18 +163,6 @@ def test_the_next_turn_goes_on_from_the_answer() -> None:
     counts = engine.counts()
     assert counts["followed"] >= 9
     assert counts["superseded"] >= 6, "one copy follows, not one a border"
-
-
-def test_prompts_that_share_a_prefix_meet_at_its_end() -> None:
-    engine = engine_of(60)
-    shared = list(range(320))
-    for number in range(3):
-        request = engine.add(shared + [600 + number] * 150, 4)
-        engine.finish()
-        if number == 2:
-            assert engine.hits[request.request_id] == 320, (
-                "the second one left a state at the branch"
-            )
 
 
 def test_a_preempted_request_goes_on_from_a_copy() -> None:
@@ -414,20 +375,6 @@ def test_without_a_prefix_cache_no_checkpoints_are_placed() -> None:
     assert manager._geometry().checkpoints is None
 
 
-def test_a_prompt_that_hits_a_checkpoint_of_this_step_keeps_nobody_waiting() -> None:
-    """The checkpoint is a copy of what was computed before the step."""
-    engine = engine_of(200, interval=64)
-    prompt = list(range(650))
-    engine.add(prompt, 5)
-    engine.step()
-    hit = engine.add(prompt[:80] + [7] * 40, 5)
-    engine.add([900 + number % 50 for number in range(40)], 5)
-    output = engine.step()
-    assert len(output.num_scheduled_tokens) == 3
-    assert engine.hits[hit.request_id] == 64
-    engine.finish()
-
-
 @pytest.mark.parametrize("cls", [AsyncScheduler, BatchedScheduler])
 def test_the_same_prompt_many_times_at_once_is_computed_once(cls: type[Scheduler]) -> None:
     engine = engine_of(200, cls)
@@ -441,58 +388,6 @@ def test_the_same_prompt_many_times_at_once_is_computed_once(cls: type[Scheduler
     assert engine.hits[others[0].request_id] == 224, "that nobody leaves a prompt early is learned"
 
 
-def test_nobody_waits_for_a_checkpoint_that_cannot_be_hit() -> None:
-    engine = engine_of(200)
-    prompt = list(range(230))
-    engine.add(prompt, 4)
-    other = engine.add(prompt[:40] + [7] * 150, 4)
-    unread = engine.add(prompt, 4, sampling={"prompt_logprobs": 1})
-    while not engine.scheduler.running:
-        engine.step()
-    assert len(engine.scheduler.running) == 2, "the budget is 256 tokens a step"
-    engine.finish()
-    assert engine.hits[other.request_id] == engine.hits[unread.request_id] == 0
-
-
-def test_who_waits_for_a_checkpoint_keeps_nobody_waiting() -> None:
-    engine = engine_of(200)
-    prompt = list(range(200))
-    first, twin = engine.add(prompt, 4), engine.add(prompt, 4)
-    other = engine.add([900 + number for number in range(20)], 4)
-    output = engine.step()
-    assert set(output.num_scheduled_tokens) == {first.request_id, other.request_id}
-    engine.finish()
-    assert engine.hits[twin.request_id] > 0
-
-
-def test_pairs_of_short_prompts_are_admitted_side_by_side() -> None:
-    engine = engine_of(200)
-    pairs = [[1000 * number + at for at in range(33)] for number in range(5)]
-    firsts, twins = zip(
-        *((engine.add(prompt, 8), engine.add(prompt, 8)) for prompt in pairs), strict=True
-    )
-    output = engine.step()
-    assert set(output.num_scheduled_tokens) == {first.request_id for first in firsts}
-    output = engine.step()
-    assert {new.req_id for new in output.scheduled_new_reqs} == {twin.request_id for twin in twins}
-    assert {engine.hits[twin.request_id] for twin in twins} == {32}
-    engine.finish()
-
-
-def test_nobody_waits_for_who_has_more_to_compute() -> None:
-    engine = engine_of(200, chunk=64)
-    prompt = list(range(650))
-    engine.add(prompt[:400], 4)
-    engine.finish()
-    unread = engine.add(prompt, 4, sampling={"prompt_logprobs": 1})
-    engine.step()
-    other = engine.add(prompt, 4)
-    output = engine.step()
-    assert set(output.num_scheduled_tokens) == {unread.request_id, other.request_id}
-    assert engine.hits[other.request_id] > 300
-    engine.finish()
-
-
 def test_who_does_not_read_the_cache_waits_for_nobody() -> None:
     engine = engine_of(30, chunk=64)
     prompt = list(range(600))
@@ -504,37 +399,3 @@ def test_who_does_not_read_the_cache_waits_for_nobody() -> None:
         engine.step()
     engine.finish()
     assert engine.hits[unread.request_id] == 0
-
-
-@pytest.mark.parametrize("cls", [AsyncScheduler, Scheduler, BatchedScheduler])
-def test_blocks_of_a_step_that_a_request_was_taken_out_of_are_not_found(
-    cls: type[Scheduler],
-) -> None:
-    """It is scheduled, and then preempted for one of a higher priority behind it."""
-    taken_out = 0
-    for num_prompt in range(30, 46):
-        # A slab for attention, and three states of each.
-        engine = engine_of(8, cls, has_priorities=True, chunk=16)
-        # Else the second one waits for what the first still needs, and nobody is preempted.
-        engine.scheduler.scheduler_reserve_full_isl = False
-        victim = engine.add(list(range(600)), 4, priority=1)
-        engine.step()
-        engine.add([900 + number for number in range(num_prompt)], 60)
-
-        def noted_free(request: Request, manager: Any, free: Any) -> None:
-            nonlocal taken_out
-            ids = manager.get_block_ids(request.request_id)[0]
-            num_computed = request.num_computed_tokens
-            free(request)
-            beyond = ids[-(-num_computed // 16) :]
-            taken_out += bool(beyond) and request.num_preemptions == 0
-            pool = manager.block_pool.pools[0]
-            hashes = {block.block_id: block.block_hash for block in pool}
-            assert not any(hashes[block] for block in beyond), f"{num_computed} are computed"
-
-        manager = engine.manager
-        manager.free = partial(noted_free, manager=manager, free=manager.free)
-        while not victim.num_preemptions:
-            engine.step()
-        engine.finish()
-    assert taken_out > 0
