@@ -22,9 +22,9 @@ mod rules;
 mod store;
 
 pub use batch::{BlockManager, Config, Hashing, Stats};
-pub use engine::{BlockCopy, CacheEvent, GroupBlocks, Residency};
+pub use engine::{BlockCopy, CacheEvent, Residency};
 pub use error::{Error, Unit};
-pub use group::{GroupKind, GroupSpec, Role, Storage};
+pub use group::{GroupBlocks, GroupKind, GroupSpec, Role, Storage};
 pub use hybrid_blocks_hash as hash;
 pub use hybrid_blocks_hash::Digest;
 pub use ids::{BlockId, GroupId, PoolId, SlabId};

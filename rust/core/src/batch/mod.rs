@@ -15,9 +15,10 @@ mod step;
 pub use config::{Config, Hashing};
 pub use stats::Stats;
 
+use crate::engine::CacheEvent;
 use crate::engine::requests::known_row;
-use crate::engine::{CacheEvent, GroupBlocks};
 use crate::error::Error;
+use crate::group::GroupBlocks;
 use crate::ids::{BlockId, GroupId};
 use crate::rules::sessions::Hint;
 use crate::rules::vllm::{ComputedBlocks, KvCacheManager, RequestProgress};

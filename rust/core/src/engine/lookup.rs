@@ -1,13 +1,11 @@
 //! The longest prefix that can be found, per kind of group and for several groups together.
 
-use crate::group::{Group, GroupKind, chunked, full, mamba_in_place, sliding_window};
-use crate::ids::{BlockId, GroupId};
-use crate::prefix_index::{Key, RunCursor};
+use crate::group::{
+    Found, Group, GroupBlocks, GroupKind, Search, chunked, full, mamba_in_place, sliding_window,
+};
+use crate::ids::GroupId;
 use crate::store::Store;
 use hybrid_blocks_hash::Digest;
-
-/// Blocks by group, in table order.
-pub type GroupBlocks = Vec<Vec<BlockId>>;
 
 /// Groups of one spec, looked up together.
 #[derive(Clone, Debug)]
@@ -16,26 +14,6 @@ pub struct LookupGroup {
     pub groups: Vec<GroupId>,
     /// Whether one of them drops what the drafter must compute again.
     pub use_eagle: bool,
-}
-
-/// What groups of one spec found.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
-    /// Of each group, null where nothing is needed.
-    pub(crate) blocks: GroupBlocks,
-    /// Tokens that they cover.
-    pub(crate) num_tokens: u32,
-}
-
-impl Found {
-    /// `run`, last block first, behind `start` null blocks; `num_blocks` of it.
-    pub(crate) fn padded(start: u32, run: Vec<BlockId>, num_blocks: u32) -> Vec<BlockId> {
-        let mut blocks = Vec::with_capacity(start as usize + run.len());
-        blocks.resize(start as usize, BlockId::NULL);
-        blocks.extend(run.into_iter().rev());
-        blocks.truncate(num_blocks as usize);
-        blocks
-    }
 }
 
 /// Looks for the prefixes of one request.
@@ -172,10 +150,17 @@ impl<S: Store> Finder<'_, S> {
         (limit + margin).min(self.digests.len() as u32 * self.hash_block_size)
     }
 
-    /// What groups of one spec hold of at most `limit` tokens.
+    /// Returns the longest prefix of at most `limit` tokens that groups of one spec hold.
     pub(crate) fn find(&self, groups: &[GroupId], limit: u32, drop_eagle: bool) -> Found {
-        let search = Search { finder: self, groups, first: &self.groups[groups[0].index()] };
-        match search.first.kind() {
+        let search = Search {
+            store: self.store,
+            all: self.groups,
+            digests: self.digests,
+            hash_block_size: self.hash_block_size,
+            alignment: self.alignment,
+            groups,
+        };
+        match search.first().kind() {
             GroupKind::Full => full::find(&search, limit, drop_eagle),
             GroupKind::SlidingWindow { window, .. } => {
                 sliding_window::find(&search, limit, window, drop_eagle)
@@ -186,78 +171,5 @@ impl<S: Store> Finder<'_, S> {
             }
             _ => Found { blocks: search.none(), num_tokens: limit },
         }
-    }
-}
-
-/// One search of groups that share a spec.
-pub(crate) struct Search<'a, S> {
-    pub(crate) finder: &'a Finder<'a, S>,
-    pub(crate) groups: &'a [GroupId],
-    first: &'a Group,
-}
-
-impl<S: Store> Search<'_, S> {
-    pub(crate) fn block_size(&self) -> u32 {
-        self.first.spec.block_size
-    }
-
-    /// The blocks of one group for the leading `num_blocks` full blocks, as far as they are known.
-    pub(crate) fn run(&self, group: GroupId, num_blocks: u32) -> Vec<BlockId> {
-        let per_block = self.first.hash_blocks_per_block();
-        let ends = self.finder.digests.iter().skip(per_block - 1).step_by(per_block);
-        let keys = ends.map(|&digest| Key { digest, group }).take(num_blocks as usize);
-        let index = self.finder.store.prefix_index(self.finder.groups[group.index()].kept);
-        let mut run = index.get_run(keys);
-        let Some(first) = run.next() else { return Vec::new() };
-        // Room for all of them at once: a push that might grow costs half as much as the look-up.
-        let mut blocks =
-            vec![first; num_blocks.min((self.finder.digests.len() / per_block) as u32) as usize];
-        let found = blocks[1..].iter_mut().zip(run).map(|(slot, block)| *slot = block).count();
-        blocks.truncate(1 + found);
-        blocks
-    }
-
-    /// Pushes the blocks that hold the digest at an index, one a group, or none and says `false`.
-    pub(crate) fn push(&self, digest: usize, out: &mut [Vec<BlockId>]) -> bool {
-        let Some(&digest) = self.finder.digests.get(digest) else { return false };
-        for (at, &group) in self.groups.iter().enumerate() {
-            let key = Key { digest, group };
-            let index = self.finder.store.prefix_index(self.finder.groups[group.index()].kept);
-            let Some(block) = index.get_after(RunCursor::of(&out[at]), &key) else {
-                for list in &mut out[..at] {
-                    list.pop();
-                }
-                return false;
-            };
-            out[at].push(block);
-        }
-        true
-    }
-
-    /// The index of the digest that stands for all tokens up to the end of a block.
-    pub(crate) fn digest_of(&self, block: u32) -> usize {
-        (block as usize + 1) * self.first.hash_blocks_per_block() - 1
-    }
-
-    /// Whether a hit may end inside a block.
-    pub(crate) fn is_fine_grained(&self) -> bool {
-        self.finder.alignment < self.block_size()
-            && self.block_size().is_multiple_of(self.finder.alignment)
-    }
-
-    pub(crate) fn none(&self) -> GroupBlocks {
-        vec![Vec::new(); self.groups.len()]
-    }
-
-    pub(crate) fn is_aligned(&self, num_blocks: u32) -> bool {
-        self.block_size() == self.finder.alignment
-            || (num_blocks * self.block_size()).is_multiple_of(self.finder.alignment)
-    }
-
-    pub(crate) fn align_down(&self, mut num_blocks: u32) -> u32 {
-        while !self.is_aligned(num_blocks) {
-            num_blocks -= 1;
-        }
-        num_blocks
     }
 }

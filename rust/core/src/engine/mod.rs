@@ -12,7 +12,7 @@ pub(crate) mod lookup;
 pub(crate) mod outbox;
 pub(crate) mod requests;
 
-pub use lookup::{GroupBlocks, LookupGroup};
+pub use lookup::LookupGroup;
 pub use outbox::{BlockCopy, CacheEvent, Residency};
 
 use crate::error::Error;

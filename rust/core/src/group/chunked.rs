@@ -1,6 +1,6 @@
 //! Chunked local attention: a token looks at the tokens of its own chunk.
 
-use crate::engine::lookup::{Found, Search};
+use super::search::{Found, Search};
 use crate::ids::BlockId;
 use crate::store::Store;
 

@@ -1,11 +1,11 @@
 //! Full attention: every token looks at all tokens before it.
 
-use crate::engine::lookup::{Found, Search};
+use super::search::{Found, Search};
 use crate::store::Store;
 
 /// The longest run of blocks from the start, and into the next block where that is possible.
 pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32, drop_eagle: bool) -> Found {
-    let (block_size, alignment) = (search.block_size(), search.finder.alignment);
+    let (block_size, alignment) = (search.block_size(), search.alignment);
     let mut num_blocks = limit / block_size;
     let mut blocks: Vec<_> = search
         .groups
@@ -23,8 +23,7 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32, drop_eagle: boo
     if search.is_fine_grained() {
         let scale = block_size / alignment;
         let first = num_blocks * scale;
-        let end =
-            (first + scale - 1).min(limit / alignment).min(search.finder.digests.len() as u32);
+        let end = (first + scale - 1).min(limit / alignment).min(search.digests.len() as u32);
         if let Some(unit) = (first..end).rev().find(|&unit| search.push(unit as usize, &mut blocks))
         {
             num_tokens = (unit + 1) * alignment;

@@ -5,8 +5,6 @@ mod rules;
 mod tests;
 mod text;
 
-pub(crate) use rules::gcd;
-
 /// What the layers of a group keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -225,4 +223,12 @@ impl GroupKind {
     pub const fn sliding_window(window: u32) -> Self {
         Self::SlidingWindow { window, extra_retained: 0 }
     }
+}
+
+/// Greatest common divisor.
+pub(crate) fn gcd(mut a: u32, mut b: u32) -> u32 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }

@@ -1,16 +1,16 @@
 //! Recurrent states by position, as vLLM looks for them, and those that stay in their block.
 
-use crate::engine::lookup::{Found, Search};
+use super::search::{Found, Search};
 use crate::ids::BlockId;
 use crate::store::Store;
 
 /// The last state of an aligned prefix, behind null blocks.
 pub(crate) fn find<S: Store>(search: &Search<'_, S>, limit: u32) -> Found {
-    let (block_size, alignment) = (search.block_size(), search.finder.alignment);
+    let (block_size, alignment) = (search.block_size(), search.alignment);
     let mut states = search.none();
     if search.is_fine_grained() {
-        let per_unit = alignment / search.finder.hash_block_size;
-        let end = (limit / alignment).min(search.finder.digests.len() as u32 / per_unit);
+        let per_unit = alignment / search.hash_block_size;
+        let end = (limit / alignment).min(search.digests.len() as u32 / per_unit);
         let last = |unit| ((unit + 1) * per_unit - 1) as usize;
         let unit = (0..end).rev().find(|&unit| search.push(last(unit), &mut states));
         return match unit {

@@ -1,6 +1,6 @@
 //! Cache groups: which blocks a request needs in each kind of layer.
 //!
-//! A kind is one row of the tables in `kind.rs`, and one file if its prefixes can be found:
+//! A kind is one row of the tables in `kind.rs`, and one file that answers a `Search` if its prefixes can be found:
 //!
 //! | file | layers |
 //! |---|---|
@@ -13,11 +13,14 @@ pub(crate) mod full;
 mod kind;
 pub(crate) mod mamba_aligned;
 pub(crate) mod mamba_in_place;
+mod search;
 pub(crate) mod sliding_window;
 mod table;
 
 pub(crate) use kind::gcd;
 pub use kind::{GroupKind, Role, Storage};
+pub use search::GroupBlocks;
+pub(crate) use search::{Found, Search};
 pub(crate) use table::{Table, empty};
 
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! Sliding-window attention: a token looks at itself and the `window - 1` tokens before it.
 
-use crate::engine::lookup::{Found, Search};
+use super::search::{Found, Search};
 use crate::store::Store;
 
 /// Contiguous blocks that hold a window, and the one that a drafter drops.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::leftovers::Leftover;
 use crate::error::Error;
 use crate::io::{Mode, open};
 use crate::private;
@@ -20,8 +19,8 @@ const HIGHEST_NUMBER: u64 = 1 << 48;
 /// The folder of one namespace, locked against other processes while this lives.
 #[derive(Debug)]
 pub(super) struct Folder {
-    root: PathBuf,
-    path: PathBuf,
+    pub(super) root: PathBuf,
+    pub(super) path: PathBuf,
     lock: File,
 }
 
@@ -80,24 +79,6 @@ impl Folder {
         names.sort_unstable_by_key(|name| (name.number, name.is_sealed));
         Ok((names, others))
     }
-
-    /// Segment files of the other namespaces under the root that no engine has open. What cannot be read is
-    /// passed over: it is another user's.
-    pub(super) fn others(&self) -> Vec<Leftover> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
-            let folder = entry.path();
-            let is_namespace = folder != self.path
-                && entry.file_type().is_ok_and(|kind| kind.is_dir())
-                && is_namespace(&entry.file_name().to_string_lossy());
-            if !is_namespace || !matches!(lock(&folder), Ok(Some(_))) {
-                continue;
-            }
-            let files = fs::read_dir(&folder).into_iter().flatten().flatten();
-            found.extend(files.filter_map(|file| leftover(file.path(), true).ok().flatten()));
-        }
-        found
-    }
 }
 
 impl Drop for Folder {
@@ -115,20 +96,6 @@ fn refused_lock(error: io::Error, folder: &Path) -> Error {
         }
         _ => Error::io("cannot lock", folder.join(LOCK))(error),
     }
-}
-
-/// A file with a segment's name, as one that is only removed. `None` for what is no regular file or no
-/// segment could be.
-pub(super) fn leftover(path: PathBuf, is_others: bool) -> io::Result<Option<Leftover>> {
-    let found = fs::symlink_metadata(&path)?;
-    if name_of(&path).is_none() || !found.is_file() {
-        return Ok(None);
-    }
-    Ok(Some(Leftover { path, num_bytes: found.len(), modified: found.modified()?, is_others }))
-}
-
-fn is_namespace(name: &str) -> bool {
-    name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Locks a namespace's folder. `None` if another process has it.
@@ -161,7 +128,7 @@ fn lock_patiently(folder: &Path) -> io::Result<Option<File>> {
     lock(folder)
 }
 
-fn name_of(path: &Path) -> Option<Name> {
+pub(super) fn name_of(path: &Path) -> Option<Name> {
     let is_sealed = match path.extension()?.to_str()? {
         "seg" => true,
         "open" => false,

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::entry::Entry;
-use super::files::{Name, leftover};
+use super::files::Name;
 use super::format::{Header, Trailer, is_old};
 use super::jobs::padded;
-use super::leftovers::Leftovers;
+use super::leftovers::{Leftovers, leftover};
 use super::scan::Scan;
 use super::seal::SealJob;
 use super::segment::Segment;

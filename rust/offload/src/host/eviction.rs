@@ -3,18 +3,7 @@
 use hybrid_blocks::Store;
 
 use super::tier::HostTier;
-use super::unit::{Slots, Unit, Use};
-
-/// A change of the forest by an eviction.
-#[derive(Debug)]
-pub(super) enum Change {
-    /// A unit went.
-    Unit(u32, Unit),
-    /// A unit lost a child; its last use before.
-    Parent(u32, Use),
-    /// A unit lost its end.
-    End(u32, Slots),
-}
+use super::units::Change;
 
 /// Evictions of one store, in order.
 #[derive(Debug, Default)]

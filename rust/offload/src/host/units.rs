@@ -2,8 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use super::eviction::Change;
 use super::unit::{Path, Slots, Unit, UnitId, Use};
+
+/// A change of the forest by an eviction.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// A unit went.
+    Unit(u32, Unit),
+    /// A unit lost a child; its last use before.
+    Parent(u32, Use),
+    /// A unit lost its end.
+    End(u32, Slots),
+}
 
 /// All units. Leaves are evicted, lowest priority first, and among them the ends that were left behind, by
 /// the time when they were. Before any of them go the leaves that have no end, and after all of them those

@@ -3,9 +3,6 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
-
-use super::Threads;
 
 /// Fill a buffer from a file.
 #[derive(Debug)]
@@ -45,15 +42,4 @@ pub trait BlockIo: Debug + Send + Sync {
 
     /// The backend's name, for logs.
     fn name(&self) -> &'static str;
-}
-
-/// `io_uring` with up to `depth` operations in flight, or as many threads, at most 16, where the kernel
-/// refuses it, as it does in many containers.
-#[must_use]
-pub fn best_backend(depth: u32) -> Arc<dyn BlockIo> {
-    #[cfg(target_os = "linux")]
-    if let Ok(ring) = super::Ring::new(depth) {
-        return Arc::new(ring);
-    }
-    Arc::new(Threads::new(depth.clamp(1, 16) as usize))
 }

@@ -1,6 +1,6 @@
 //! [`Costs`]: how long reading from tiers and computing tokens are expected to take.
 
-use super::search::MAX_TIERS;
+use super::tier::MAX_TIERS;
 
 /// The expected time of a read from a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -1,13 +1,9 @@
 //! [`Planner`]: which prefix every group can restore, and from where.
 
-use hybrid_blocks::{Digest, GroupId, Role};
+use hybrid_blocks::{GroupId, Role};
 
-use super::cost::Costs;
 use super::group::{OffloadGroup, lcm};
-use super::outcome::Plan;
-use super::search::{MAX_TIERS, Search};
 use super::stored::Stored;
-use super::tier::Tier;
 use crate::error::Error;
 
 /// Answers which prefix of a prompt is to be restored, from which tiers, in one call.
@@ -64,43 +60,6 @@ impl Planner {
     #[must_use]
     pub fn alignment(&self) -> u32 {
         self.alignment
-    }
-
-    /// The longest prefix of at most `limit` tokens that the device and the tiers hold together.
-    ///
-    /// `digests` has one entry a hash block. The device holds the first `num_computed` tokens. `tiers`
-    /// come in order of preference, at most 8; further ones are not asked.
-    ///
-    /// A binary search rules out lengths that lack attention; only an absent chunk counts. States
-    /// decide next, then windows, then each attention chunk below the length. A missing chunk
-    /// shortens the length to before it, so a group looks for no chunk twice.
-    #[must_use]
-    pub fn plan(
-        &self,
-        tiers: &[&dyn Tier],
-        digests: &[Digest],
-        num_computed: u32,
-        limit: u32,
-    ) -> Plan {
-        self.plan_soonest(tiers, &Costs::default(), digests, num_computed, limit)
-    }
-
-    /// The prefix from which a request can go on soonest, as far as costs are known; else the longest.
-    ///
-    /// Of several tiers that hold a chunk, the one counts that would read all chunks up to `limit`
-    /// soonest. The length is then the one for which reading, and computing what lies between it and
-    /// the longest, takes the least time. Tiers are read side by side.
-    #[must_use]
-    pub fn plan_soonest(
-        &self,
-        tiers: &[&dyn Tier],
-        costs: &Costs<'_>,
-        digests: &[Digest],
-        num_computed: u32,
-        limit: u32,
-    ) -> Plan {
-        let tiers = &tiers[..tiers.len().min(MAX_TIERS)];
-        Search::new(self, tiers, digests, num_computed).run(costs, limit)
     }
 
     pub(super) fn stored(&self) -> impl Iterator<Item = &Stored> {

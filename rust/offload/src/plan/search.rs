@@ -8,10 +8,46 @@ use super::cost::Costs;
 use super::outcome::{Load, Plan};
 use super::planner::Planner;
 use super::stored::Stored;
-use super::tier::{Previous, Tier};
+use super::tier::{MAX_TIERS, Previous, Tier};
 
-/// The most tiers that one look-up can ask.
-pub(super) const MAX_TIERS: usize = 8;
+impl Planner {
+    /// The longest prefix of at most `limit` tokens that the device and the tiers hold together.
+    ///
+    /// `digests` has one entry a hash block. The device holds the first `num_computed` tokens. `tiers`
+    /// come in order of preference, at most 8; further ones are not asked.
+    ///
+    /// A binary search rules out lengths that lack attention; only an absent chunk counts. States
+    /// decide next, then windows, then each attention chunk below the length. A missing chunk
+    /// shortens the length to before it, so a group looks for no chunk twice.
+    #[must_use]
+    pub fn plan(
+        &self,
+        tiers: &[&dyn Tier],
+        digests: &[Digest],
+        num_computed: u32,
+        limit: u32,
+    ) -> Plan {
+        self.plan_soonest(tiers, &Costs::default(), digests, num_computed, limit)
+    }
+
+    /// The prefix from which a request can go on soonest, as far as costs are known; else the longest.
+    ///
+    /// Of several tiers that hold a chunk, the one counts that would read all chunks up to `limit`
+    /// soonest. The length is then the one for which reading, and computing what lies between it and
+    /// the longest, takes the least time. Tiers are read side by side.
+    #[must_use]
+    pub fn plan_soonest(
+        &self,
+        tiers: &[&dyn Tier],
+        costs: &Costs<'_>,
+        digests: &[Digest],
+        num_computed: u32,
+        limit: u32,
+    ) -> Plan {
+        let tiers = &tiers[..tiers.len().min(MAX_TIERS)];
+        Search::new(self, tiers, digests, num_computed).run(costs, limit)
+    }
+}
 
 /// Chunks of one call to a tier. Behind a missing one, more would be in vain.
 const ROW: u32 = 64;

@@ -5,8 +5,9 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use super::cost::{Bytes, Costs};
 use super::outcome::{Load, Plan};
-use super::search::{MAX_TIERS, Search};
+use super::search::Search;
 use super::stored::Stored;
+use super::tier::MAX_TIERS;
 
 /// A length and when all up to the longest one will be there: less is better, then longer.
 type Choice = (u64, Reverse<u32>);

@@ -4,6 +4,9 @@ use hybrid_blocks::{BlockId, Key, RunCursor};
 
 use super::outcome::Load;
 
+/// The most tiers that one look-up can ask.
+pub(super) const MAX_TIERS: usize = 8;
+
 /// The place of a run of look-ups in a tier. It makes answers faster where keys were stored in a row, and
 /// never changes them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use hybrid_blocks::vllm::{AllocateArgs, KvCacheManager, KvCacheStats};
 use hybrid_blocks::{BlockId, BlockStore, GroupId, Hint, Store};
 
-use super::load::Load;
 use super::request::{Request, Stage};
-use super::step::Step;
+use super::step::{Load, Step};
 use super::{Event, Setup};
 use crate::memory::Memory;
 use crate::setup::Group;

@@ -1,32 +1,11 @@
-//! [`Load`]: what a KV connector writes into the blocks of a request.
+//! Loads of a KV connector, which writes into the blocks of a request.
 
-use hybrid_blocks::BlockId;
-use hybrid_blocks::GroupKind;
+use hybrid_blocks::{BlockId, GroupKind};
 
 use super::engine::Engine;
 use super::request::Request;
 use super::setup::Connector;
-use crate::tokens::Tokens;
-
-/// Tokens `start` to `end` of a request, for the blocks that it holds.
-#[derive(Debug)]
-pub(super) struct Load {
-    pub(super) life: (u32, u32),
-    tokens: Tokens,
-    tables: Vec<Vec<BlockId>>,
-    start: u32,
-    pub(super) end: u32,
-    /// Steps until it ends.
-    num_steps: u32,
-    pub(super) fails: bool,
-}
-
-impl Load {
-    /// Where what a load writes that fails begins to be wrong.
-    fn right(&self) -> u32 {
-        if self.fails { u32::midpoint(self.start, self.end) } else { self.end }
-    }
-}
+use super::step::Load;
 
 impl Engine {
     /// Tokens that the connector has of a request behind `num_local`.

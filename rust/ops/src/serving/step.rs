@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::load::Load;
+use hybrid_blocks::BlockId;
+
 use super::request::Request;
+use crate::tokens::Tokens;
 
 /// What is scheduled for one request. Counts are tokens.
 #[derive(Debug)]
@@ -37,4 +39,24 @@ pub(super) struct Step {
     pub(super) holding: VecDeque<Request>,
     /// Loads that end with it.
     pub(super) ended: Vec<Load>,
+}
+
+/// Tokens `start` to `end` of a request, for the blocks that it holds.
+#[derive(Debug)]
+pub(super) struct Load {
+    pub(super) life: (u32, u32),
+    pub(super) tokens: Tokens,
+    pub(super) tables: Vec<Vec<BlockId>>,
+    pub(super) start: u32,
+    pub(super) end: u32,
+    /// Steps until it ends.
+    pub(super) num_steps: u32,
+    pub(super) fails: bool,
+}
+
+impl Load {
+    /// Where what a load writes that fails begins to be wrong.
+    pub(super) fn right(&self) -> u32 {
+        if self.fails { u32::midpoint(self.start, self.end) } else { self.end }
+    }
 }

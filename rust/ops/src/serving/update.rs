@@ -3,9 +3,9 @@
 use hybrid_blocks::Store;
 
 use super::engine::Engine;
-use super::load::Load;
 use super::request::{Request, Stage};
 use super::setup::Connector;
+use super::step::Load;
 use super::step::{Step, Work};
 use crate::world::{Check, ensure};
 

@@ -4,8 +4,7 @@ use hybrid_blocks::BlockId;
 use hybrid_blocks::vllm::{AllocateArgs, RequestProgress};
 use pyo3::prelude::*;
 
-use super::core::Core;
-use super::methods::RustKVCacheManager;
+use super::core::{Core, RustKVCacheManager};
 use crate::request::RequestView;
 
 /// The outcome of an allocation.

@@ -11,7 +11,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
 use super::config::ConfigFields;
-use super::methods::RustKVCacheManager;
 use super::result::{AllocatedBlocks, GroupPools};
 use super::{digests, events};
 use crate::blocks::Blocks;
@@ -53,6 +52,11 @@ pub(super) struct Configured {
     /// Whether the worker zeroes single blocks, not slabs.
     pub(super) zeroes_blocks: bool,
 }
+
+/// Base of the Python class. The cell is empty until `_start` is called. The
+/// configuration is read at the first use, so vLLM's objects may change until then.
+#[pyclass(frozen, subclass, module = "hybrid_blocks._core.vllm")]
+pub(crate) struct RustKVCacheManager(pub(super) OnceLock<Core>);
 
 impl RustKVCacheManager {
     #[inline]

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use super::allocate::Room;
-use super::core::Core;
+use super::core::{Core, RustKVCacheManager};
 use super::result::{AllocatedBlocks, GroupPools, ids_of, ids_of_groups};
 use super::said::Said;
 use crate::blocks::Blocks;
@@ -23,11 +23,6 @@ use crate::request::{RequestView, at_least_none};
 type Plain = (u32, u32);
 /// A copy between the two pools of a group: source, destination, the group, and whether it leaves a checkpoint.
 type Converting = (u32, u32, u32, bool);
-
-/// The base of the Python class. It is empty until `_start` is called, and asks for its
-/// configuration when it is first used: until then vLLM's objects may be changed.
-#[pyclass(frozen, subclass, module = "hybrid_blocks._core.vllm")]
-pub(crate) struct RustKVCacheManager(pub(super) OnceLock<Core>);
 
 #[pymethods]
 impl RustKVCacheManager {

@@ -9,6 +9,6 @@ mod methods;
 mod result;
 mod said;
 
+pub(crate) use self::core::RustKVCacheManager;
 pub(crate) use allocate::Room;
-pub(crate) use methods::RustKVCacheManager;
 pub(crate) use result::AllocatedBlocks;

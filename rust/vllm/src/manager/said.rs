@@ -5,7 +5,7 @@ use hybrid_blocks_interop::optional_hint;
 use pyo3::intern;
 use pyo3::prelude::*;
 
-use super::methods::RustKVCacheManager;
+use super::core::RustKVCacheManager;
 use crate::engine::Manager;
 use crate::request::RequestView;
 

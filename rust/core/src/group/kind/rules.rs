@@ -1,6 +1,6 @@
 //! Which tokens and blocks a kind still needs.
 
-use super::{GroupKind, Role, Storage};
+use super::{GroupKind, Role, Storage, gcd};
 
 /// Tokens that a recurrent layer looks at, as a window: the next one, and the state after the last.
 const STATE_WINDOW: u32 = 2;
@@ -199,12 +199,4 @@ impl GroupKind {
     pub(crate) fn supports_fine_grained(self) -> bool {
         self.is_full() || self.is_mamba()
     }
-}
-
-/// Greatest common divisor.
-pub(crate) fn gcd(mut a: u32, mut b: u32) -> u32 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
 }

@@ -12,8 +12,8 @@
 //!   other is admitted next to it, until it waits for its client. It starts on a slab only where the pool's
 //!   slabs have no room left but what it holds itself: what is cached in them goes first.
 
-use crate::engine::GroupBlocks;
 use crate::error::Error;
+use crate::group::GroupBlocks;
 use crate::group::{Group, GroupKind};
 use crate::learn::ResumePoint;
 use crate::rules::keeper::Keeper;

@@ -2,7 +2,8 @@
 
 use super::KvCacheManager;
 use super::config::Lookup;
-use crate::engine::lookup::{Candidate, Finder, Found, GroupBlocks};
+use crate::engine::lookup::{Candidate, Finder};
+use crate::group::{Found, GroupBlocks};
 use crate::ids::GroupId;
 use crate::rules::hit::HitLimit;
 use crate::rules::windows::reach_of_attention;
