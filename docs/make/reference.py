@@ -1,6 +1,6 @@
 """Write the pages of ``docs/reference`` that the code tells: ``python docs/make/reference.py``.
 
-The command line, the environment variables, and the figures of ``/metrics``.
+The command line, the environment variables, the figures of ``/metrics``, and why a level is lower.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from hybrid_blocks.metrics import engine
 from hybrid_blocks.metrics.figure import Figure
 from hybrid_blocks.metrics.offload import OFFLOAD
 from hybrid_blocks.metrics.several import SEVERAL
+from hybrid_blocks.reasons import REASONS
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.cli.commands import FUNCTIONS
 from hybrid_blocks.variables import VARIABLES
@@ -111,11 +112,48 @@ def _figures(figures: tuple[Figure, ...]) -> Iterator[str]:
         yield f"| `{it.name}` | {it.kind} | {labels} | {_text(it.documentation)} |"
 
 
+_KEEPS_FROM: Final = {
+    "natural": "level `natural`: the engine runs at level `manager`",
+    "manager": "level `manager`: the engine runs at level `pool`, which decides alike but slower",
+    "one call": "one call: vLLM's own code schedules decoding requests one by one",
+    "checkpoint format": "a checkpoint format: checkpoints stay as running states are",
+}
+
+
+def reasons() -> str:
+    """Return the page of all reasons for a lower level."""
+    parts = ["# Which level an engine reaches\n", MADE]
+    parts.append(
+        "[`hybrid-blocks doctor --model NAME`](cli.md#doctor) answers before an engine starts, "
+        "with exit code 3 if it reaches less than you asked for. [coverage.md](../coverage.md) "
+        "has all built-in models. The log, `doctor` and `plan` show the first reason that applies, "
+        "in the words below.\n"
+    )
+    for keeps_from, heading in _KEEPS_FROM.items():
+        parts += [
+            f"## Without {heading}\n",
+            "| the line says | decided by | the engine has |",
+            "|---|---|---|",
+        ]
+        parts += [
+            f"| `{it.sentence}` | {it.decided_by} | {it.has} |"
+            for it in REASONS.values()
+            if it.keeps_from == keeps_from
+        ]
+        parts.append("")
+    return "\n".join(parts)
+
+
 def _text(text: str | None) -> str:
     return " ".join((text or "").split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-PAGES: Final = {"cli.md": command_line, "environment.md": environment, "metrics.md": metrics}
+PAGES: Final = {
+    "cli.md": command_line,
+    "environment.md": environment,
+    "metrics.md": metrics,
+    "reasons.md": reasons,
+}
 """Each page with the function that makes it."""
 
 

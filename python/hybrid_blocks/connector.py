@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from hybrid_blocks import variables
+from hybrid_blocks.reasons import sentence
 
 _SPEC: Final = "HybridOffloadingSpec"
 _STOCK: Final = "OffloadingConnector"
@@ -43,9 +44,9 @@ class Connector(msgspec.Struct, frozen=True):
         pipeline and decode context parallelism.
         """
         if pp > 1:
-            return "pipeline parallelism beside a KV connector"
+            return sentence("pp_with_connector")
         if dcp > 1:
-            return "decode context parallelism beside a KV connector"
+            return sentence("dcp_with_connector")
         if self.weighs:
             reasons = (child.refused(environment, drafts=drafts) for child in self.listed)
             return next(filter(None, reasons), None)
@@ -55,20 +56,20 @@ class Connector(msgspec.Struct, frozen=True):
 
     def _refused_as_offload(self, environment: Mapping[str, str]) -> str | None:
         if not self._knows_slabs:
-            return f"the KV connector {self.name}"
+            return sentence("connector", name=self.name)
         # The spec takes no `store` under vLLM's connector: its engine does not start.
         takes_options = self.name != _STOCK or "store" not in self.extra
         replaces = variables.OFFLOAD.value(environment) == "1" and self._spec == _STOCK_SPEC
         replaces = replaces and takes_options
         if self._spec != _SPEC and not replaces:
-            return f"the KV connector {self.name} with {self._spec}"
+            return sentence("connector_option", name=self.name, option=self._spec)
         return None
 
     def _refused_as_pulls(self, *, drafts: bool) -> str | None:
         both = "bidirectional_kv_xfer"
         if self.extra.get(both):
-            return f"the KV connector {self.name} with {both}"
-        return f"drafts beside {self.name}" if drafts else None
+            return sentence("connector_option", name=self.name, option=both)
+        return sentence("drafts_with_connector", name=self.name) if drafts else None
 
     @property
     def weighs(self) -> bool:

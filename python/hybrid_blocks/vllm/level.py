@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.reasons import sentence
 from hybrid_blocks.units import parse_memory
 from hybrid_blocks.vllm import surface
 from hybrid_blocks.vllm.surface import Tier, support
@@ -132,7 +133,8 @@ class Grant(NamedTuple):
             return None
         named = "; ".join(self.differences[:MOST_NAMED])
         more = len(self.differences) - MOST_NAMED
-        return f"vLLM {_installed()} differs: {named}" + (f"; and {more} more" if more > 0 else "")
+        named += f"; and {more} more" if more > 0 else ""
+        return sentence("differs", version=_installed(), differences=named)
 
 
 def grant(level: Level) -> Grant:

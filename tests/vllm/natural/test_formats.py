@@ -56,7 +56,7 @@ def test_an_engine_that_cannot_convert_says_why(path: str, value: Any, why: str)
     for folder in folders:
         holder = getattr(holder, folder)
     setattr(holder, last, value)
-    assert refusal._reason(engine.config, engine.specs, "int8") == why
+    assert refusal.format_reason(engine.config, engine.specs, "int8") == why
 
 
 def test_workers_that_copy_by_vllms_own_function_are_given_no_format(
@@ -66,6 +66,6 @@ def test_workers_that_copy_by_vllms_own_function_are_given_no_format(
     monkeypatch.setattr(refusal, "worker_grant", lambda _: differs)
     engine = planned()
     assert not is_apart(engine)
-    why = refusal._reason(engine.config, engine.specs, "int8")
+    why = refusal.format_reason(engine.config, engine.specs, "int8")
     assert why is not None
     assert "has a new parameter" in why

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import msgspec
 
 from hybrid_blocks.model import Model
+from hybrid_blocks.reasons import sentence
 from hybrid_blocks.tools.doctor.engine import Engine
 from hybrid_blocks.tools.doctor.environment import MODEL_RUNNER, environment
 from hybrid_blocks.tools.doctor.features import Features
@@ -79,7 +80,7 @@ def _uncovered(engine: Engine, probe: Probe) -> str | None:
 def _one_by_one(probe: Probe) -> str | None:
     reason = scheduler_grant().reason or batching.unsupported_reason(probe.scheduler)
     if reason is None and probe.num_left:
-        return "vLLM's code takes the outputs of such requests"
+        return sentence("outputs_left")
     return reason
 
 

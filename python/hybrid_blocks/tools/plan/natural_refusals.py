@@ -3,6 +3,7 @@
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import State
+from hybrid_blocks.reasons import sentence
 
 
 def natural_refusals(model: Model, deployment: Deployment) -> list[str]:
@@ -19,11 +20,11 @@ def natural_refusals(model: Model, deployment: Deployment) -> list[str]:
         if isinstance(cache, State)
     }
     refused = {
-        "cross attention": "cross" in kinds,
-        "no attention layer": kinds == {State.kind},
-        "recurrent states of several shapes": len(shapes) > 1,
-        "compressed attention": model.index is not None,
-        "sparse latent attention": any(getattr(cache, "sparse", False) for cache in caches),
+        "cache_kind": "cross" in kinds,
+        "no_attention": kinds == {State.kind},
+        "state_shapes": len(shapes) > 1,
+        "compressed": model.index is not None,
+        "sparse_latent": any(getattr(cache, "sparse", False) for cache in caches),
     }
-    named = [name for name, applies in refused.items() if applies]
+    named = [sentence(key, kind="CrossAttention") for key, holds in refused.items() if holds]
     return [*named, *filter(None, (deployment.level_refusal,))]

@@ -8,6 +8,7 @@ import msgspec
 from hybrid_blocks import variables
 from hybrid_blocks.connector import Connector
 from hybrid_blocks.model import PlanError
+from hybrid_blocks.reasons import first
 from hybrid_blocks.tools.read import speculative
 from hybrid_blocks.tools.read.options import shown
 
@@ -38,13 +39,12 @@ def level_of(environment: Mapping[str, str]) -> str | None:
 def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Refusal | None:
     """Return which option keeps an engine from level ``natural``, None where none does."""
     refused = {
-        "auxiliary outputs": options.get("enable_return_routed_experts"),
-        "KV-cache residency metrics": options.get("kv_cache_metrics"),
-        "no hybrid KV cache manager": options.get("disable_hybrid_kv_cache_manager"),
+        "aux_outputs": options.get("enable_return_routed_experts"),
+        "residency_metrics": options.get("kv_cache_metrics"),
+        "no_hybrid_manager": options.get("disable_hybrid_kv_cache_manager"),
     }
-    for reason, applies in refused.items():
-        if applies:
-            return Refusal(reason)
+    if reason := first(refused):
+        return Refusal(reason)
     connector = connector_of(options)
     if connector is None:
         return None

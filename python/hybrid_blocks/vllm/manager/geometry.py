@@ -14,6 +14,7 @@ from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 
 from hybrid_blocks._core import GroupKind
+from hybrid_blocks.reasons import sentence
 from hybrid_blocks.vllm import releases, specs
 from hybrid_blocks.vllm.specs import kind_of
 
@@ -131,13 +132,16 @@ def unsupported_reason(
         spec = group.kv_cache_spec
         manager = releases.installed.manager_class(group)
         if manager not in specs.MANAGERS:
-            return f"group {number} is managed by {getattr(manager, '__name__', manager)}"
+            name = getattr(manager, "__name__", manager)
+            return sentence("group_manager", number=number, manager=name)
         is_scratch = not specs.kind_of(spec).is_cached
         if not spec.prefix_cacheable and not is_scratch and spec.block_size % hash_block_size:
-            return (
-                f"group {number} takes no part in prefix caching and has blocks of "
-                f"{spec.block_size} tokens over hash blocks of {hash_block_size}"
+            return sentence(
+                "uncached_group",
+                number=number,
+                block=spec.block_size,
+                hash_block=hash_block_size,
             )
         if isinstance(spec, MambaSpec) and spec.mamba_cache_mode not in ("none", "align"):
-            return f"Mamba cache mode {spec.mamba_cache_mode!r}"
+            return sentence("mamba_mode", mode=spec.mamba_cache_mode)
     return None

@@ -13,6 +13,7 @@ from vllm.v1.request import Request
 from hybrid_blocks._core.vllm import AllocatedBlocks, Blocks
 from hybrid_blocks.metrics import engine as figures
 from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.reasons import sentence
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.manager import events
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
@@ -45,9 +46,9 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
         """Return why slabs cannot be managed for an engine, or ``None`` if they can."""
         if kwargs.get("pcp_world_size", 1) > 1:
-            return "prefill context parallelism"
+            return sentence("pcp")
         if kwargs.get("metrics_collector") is not None:
-            return "KV-cache residency metrics"
+            return sentence("residency_metrics")
         return super().unsupported_reason(kv_cache_config, **kwargs)
 
     def _pools_of_groups(self) -> list[Blocks]:

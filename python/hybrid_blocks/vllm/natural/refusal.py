@@ -21,9 +21,12 @@ from vllm.v1.kv_cache_interface import (
 
 from hybrid_blocks.connector import Connector
 from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.reasons import first, sentence
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level, checkpoint_format, worker_grant
 from hybrid_blocks.vllm.natural.layers import kept_bytes, zeroes_single_blocks
 from hybrid_blocks.vllm.specs import ATTENTION_AT_NATURAL
+
+logger = init_logger("vllm.hybrid_blocks")
 
 STRIDED = ("CPU_ATTN",)
 """Backends that declare no layout with blocks outside layers, and read such blocks all the same."""
@@ -59,30 +62,26 @@ def mark(backend: type[AttentionBackend], spec: AttentionSpec) -> AttentionSpec:
 def _of_config(config: VllmConfig) -> str | None:
     parallel, cache, model = config.parallel_config, config.cache_config, config.model_config
     observability = getattr(config, "observability_config", None)
-    connector = _of_connector(config)
-    refused = {
+    is_dcp = parallel.decode_context_parallel_size > 1
+    is_known = current_platform.is_cuda() or current_platform.is_cpu()
+    split = {
         # Workers tell the engine core alone that these hold whole blocks on each rank.
-        "a block drafter beside decode context parallelism": (
-            parallel.decode_context_parallel_size > 1
-            and getattr(config.speculative_config, "method", None) in ("dflash", "dspark")
-        ),
-        "prefill context parallelism": parallel.prefill_context_parallel_size > 1,
-        str(connector): connector is not None,
-        "auxiliary outputs": config.aux_output_config.enabled,
-        "HiSparse": config.attention_config.hisparse_config is not None,
-        "ReplaySSM": cache.use_replayssm,
-        "KV-cache residency metrics": bool(getattr(observability, "kv_cache_metrics", False)),
-        "layers without KV quantization": bool(cache.kv_cache_dtype_skip_layers),
-        "no hybrid KV cache manager": bool(config.scheduler_config.disable_hybrid_kv_cache_manager),
-        "a model that groups its own layers": bool(
-            getattr(model, "supports_kv_cache_grouping", False)
-        ),
-        f"platform {current_platform.device_name}": not (
-            current_platform.is_cuda() or current_platform.is_cpu()
-        )
-        or _plans_for_itself(),
+        "block_drafter_with_dcp": is_dcp
+        and getattr(config.speculative_config, "method", None) in ("dflash", "dspark"),
+        "pcp": parallel.prefill_context_parallel_size > 1,
     }
-    return next((name for name, applies in refused.items() if applies), None)
+    options = {
+        "aux_outputs": config.aux_output_config.enabled,
+        "hisparse": config.attention_config.hisparse_config is not None,
+        "replay_ssm": cache.use_replayssm,
+        "residency_metrics": getattr(observability, "kv_cache_metrics", False),
+        "skipped_quantization": cache.kv_cache_dtype_skip_layers,
+        "no_hybrid_manager": config.scheduler_config.disable_hybrid_kv_cache_manager,
+        "own_grouping": getattr(model, "supports_kv_cache_grouping", False),
+        "platform": not is_known or _plans_for_itself(),
+    }
+    why = first(split) or _of_connector(config)
+    return why or first(options, device=current_platform.device_name)
 
 
 def _of_connector(config: VllmConfig) -> str | None:
@@ -116,7 +115,7 @@ def _plans_for_itself() -> bool:
 def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
     attention: list[Any] = [spec for spec in specs.values() if not isinstance(spec, MambaSpec)]
     if not attention:
-        return "no attention layer"
+        return sentence("no_attention")
     for name, spec in specs.items():
         if why := _of_layer(spec):
             return f"{why} ({name})"
@@ -131,40 +130,37 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
     # It clears the blocks that it is told of in all layers of full attention, and in no others.
     clears_alike = bool(states) and zeroes_single_blocks(config)
     unit = config.cache_config.prefix_match_unit
-    refused = {
-        "windowed attention beside decode context parallelism": dcp > 1 and not is_full,
-        f"attention blocks of {sizes} tokens": len(sizes) > 1,
-        f"attention caches of {len(formats)} number formats": len(formats) > 1,
-        "recurrent states of several shapes": len({spec.shapes for spec in states}) > 1,
-        "windowed attention beside states on vLLM's first CPU model runner": (
-            clears_alike and not is_full
-        ),
-        f"full attention of {len(full)} kinds beside states on vLLM's first CPU model runner": (
-            clears_alike and len(full) > 1
-        ),
-        f"prefix_match_unit {unit} beside attention blocks of {sizes[0]} tokens": bool(states)
-        and unit not in (None, sizes[0]),
+    alike = {
+        "windows_with_dcp": dcp > 1 and not is_full,
+        "block_sizes": len(sizes) > 1,
+        "number_formats": len(formats) > 1,
+        "state_shapes": len({spec.shapes for spec in states}) > 1,
     }
-    return next((name for name, applies in refused.items() if applies), None)
+    with_states = {
+        "windows_on_cpu": clears_alike and not is_full,
+        "full_kinds_on_cpu": clears_alike and len(full) > 1,
+        "prefix_match_unit": bool(states) and unit not in (None, sizes[0]),
+    }
+    why = first(alike, sizes=sizes, count=len(formats))
+    return why or first(with_states, count=len(full), unit=unit, block=sizes[0])
 
 
 def _of_layer(spec: Any) -> str | None:
     if type(spec) is MambaSpec:
         known = spec.mamba_cache_mode in ("none", "align")
-        return None if known else f"Mamba cache mode {spec.mamba_cache_mode!r}"
+        return None if known else sentence("mamba_mode", mode=spec.mamba_cache_mode)
     if type(spec) not in ATTENTION_AT_NATURAL:
-        return f"a cache of kind {type(spec).__name__.removesuffix('Spec')}"
+        return sentence("cache_kind", kind=type(spec).__name__.removesuffix("Spec"))
     latent = type(spec) is MLAAttentionSpec
     refused = {
-        "an attention backend that reads blocks as one dense run": spec.block_stride_alignment
-        == DENSE_ONLY,
-        "padded attention pages": spec.page_size_padded is not None,
-        "compressed attention": spec.tokens_per_state != 1,
-        "sparse latent attention": latent
+        "dense_run": spec.block_stride_alignment == DENSE_ONLY,
+        "padded_pages": spec.page_size_padded is not None,
+        "compressed": spec.tokens_per_state != 1,
+        "sparse_latent": latent
         # vLLM before 0.33 has no `topk_buffer_width`.
         and (spec.model_version or getattr(spec, "topk_buffer_width", None)) is not None,
     }
-    return next((name for name, applies in refused.items() if applies), None)
+    return first(refused)
 
 
 def reason_to_plan(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
@@ -180,13 +176,10 @@ def reason_to_plan(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) ->
         if not isinstance(spec, MambaSpec):
             continue
         if spec.page_size_padded is not None:
-            return "workers that pad states"
+            return sentence("padded_states")
         if spec.mamba_cache_mode == "align" and spec.block_size <= length:
-            return f"Mamba blocks of {spec.block_size} tokens, below the maximum length {length}"
+            return sentence("short_state_blocks", block=spec.block_size, length=length)
     return None
-
-
-logger = init_logger("vllm.hybrid_blocks")
 
 
 def served_format(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> StateFormat:
@@ -197,7 +190,7 @@ def served_format(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> 
     asked = checkpoint_format()
     if asked == "full":
         return asked
-    if why := _reason(vllm_config, specs, asked):
+    if why := format_reason(vllm_config, specs, asked):
         logger.warning_once(
             "hybrid_blocks: %s has format=%s, but checkpoints stay as running states are: %s",
             CHECKPOINTS,
@@ -208,18 +201,19 @@ def served_format(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> 
     return asked
 
 
-def _reason(
+def format_reason(
     vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec], asked: StateFormat
 ) -> str | None:
+    """Return why checkpoints keep the format of running states, ``None`` if they need not."""
     if not vllm_config.cache_config.enable_prefix_caching:
-        return "there is no prefix cache"
+        return sentence("no_prefix_cache")
     states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
     if all(kept_bytes(spec, asked) == spec.page_size_bytes for spec in states):
-        return "no recurrent state has float32 numbers that it makes smaller"
+        return sentence("nothing_smaller")
     if vllm_config.parallel_config.pipeline_parallel_size > 1:
-        return "each pipeline stage holds states of its own"
+        return sentence("pp_with_format")
     if vllm_config.kv_transfer_config is not None:
-        return "a KV connector moves states as they are"
+        return sentence("connector_with_format")
     if why := worker_grant(Level.NATURAL).reason:
-        return f"workers copy by vLLM's own function ({why})"
+        return sentence("vllms_copies", why=why)
     return None

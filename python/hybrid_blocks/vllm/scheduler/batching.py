@@ -14,20 +14,19 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.spec_decode.metrics import SpecDecodingStats
 
 from hybrid_blocks._core.vllm import SpecCounts
+from hybrid_blocks.reasons import sentence
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 
 REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
-    "the block manager is not at level manager": lambda scheduler: (
+    "not_at_manager": lambda scheduler: (
         not isinstance(scheduler.kv_cache_manager, NativeKVCacheManager)
     ),
-    "as many drafts as the size of the batch allows": lambda scheduler: (
-        scheduler.dynamic_sd_lookup is not None
-    ),
-    "no token is sampled": lambda scheduler: scheduler.num_sampled_tokens_per_step != 1,
-    "encoder and decoder": lambda scheduler: scheduler.is_encoder_decoder,
-    "encoder only": lambda scheduler: scheduler.is_mm_encoder_only,
-    "auxiliary outputs": lambda scheduler: scheduler.aux_output_connector is not None,
+    "drafts_by_batch": lambda scheduler: scheduler.dynamic_sd_lookup is not None,
+    "samples_other": lambda scheduler: scheduler.num_sampled_tokens_per_step != 1,
+    "encoder_decoder": lambda scheduler: scheduler.is_encoder_decoder,
+    "encoder_only": lambda scheduler: scheduler.is_mm_encoder_only,
+    "aux_connector": lambda scheduler: scheduler.aux_output_connector is not None,
 }
 """What keeps an engine's requests from being scheduled in one call, and how to tell.
 
@@ -38,8 +37,8 @@ images, LoRA, connectors, log probabilities, structured outputs, pipeline parall
 
 def unsupported_reason(scheduler: Scheduler) -> str | None:
     """Return why an engine's requests are scheduled one by one, or ``None`` if they are not."""
-    reason = next((reason for reason, is_so in REFUSED.items() if is_so(scheduler)), None)
-    return reason or foreign_reason(type(scheduler))
+    key = next((key for key, applies in REFUSED.items() if applies(scheduler)), None)
+    return sentence(key) if key else foreign_reason(type(scheduler))
 
 
 @dataclass(frozen=True)
@@ -225,7 +224,7 @@ MAY_BE_OWN: Final = frozenset(
 def foreign_reason(scheduler: type) -> str | None:
     """Return why the requests of a scheduler of this class are scheduled one by one, or None."""
     found = sorted({f"{owner.__name__}.{name}" for owner, name in _foreign(scheduler)})
-    return f"vLLM's methods are replaced: {', '.join(found)}" if found else None
+    return sentence("replaced_methods", methods=", ".join(found)) if found else None
 
 
 def _foreign(scheduler: type) -> Iterator[tuple[type, str]]:
