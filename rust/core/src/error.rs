@@ -5,7 +5,7 @@ use std::fmt;
 use crate::ids::{BlockId, GroupId};
 use hybrid_blocks_hash::HashError;
 
-/// What a store counts room in.
+/// Unit in which a store counts room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Single blocks: there is one pool.
@@ -39,7 +39,7 @@ pub enum Error {
     /// A call wanted more room than owners have left.
     #[error("{needed} {unit} are needed and {available} are available; free or preempt a request")]
     OutOfBlocks {
-        /// What the numbers count.
+        /// Unit of both numbers.
         unit: Unit,
         /// How many must be had whole.
         needed: u64,
@@ -54,7 +54,7 @@ pub enum Error {
     RequestTooLarge {
         /// Tokens of the request.
         num_tokens: u64,
-        /// What the next two numbers count.
+        /// Unit of the next two numbers.
         unit: Unit,
         /// How many it needs.
         needed: u64,
@@ -66,7 +66,7 @@ pub enum Error {
     /// A block id outside the pool.
     #[error("block {block} is not one of this pool's blocks (ids 1 to {})", num_blocks - 1)]
     ForeignBlock {
-        /// The id.
+        /// Id of the block.
         block: BlockId,
         /// Ids below this are valid.
         num_blocks: u32,
@@ -74,19 +74,19 @@ pub enum Error {
     /// A block was freed more often than it was taken.
     #[error("block {block} has no owner to take away: freed twice, or never allocated")]
     NotLive {
-        /// The id.
+        /// Id of the block.
         block: BlockId,
     },
     /// The cache cannot be dropped while blocks have owners.
     #[error("{num_blocks} blocks still have owners; free their requests first")]
     BlocksInUse {
-        /// Live blocks.
+        /// Blocks with an owner.
         num_blocks: u32,
     },
     /// A handle that names no request, or a request that was freed.
     #[error("no request has handle {handle}: it was freed, or never added")]
     UnknownRequest {
-        /// The handle.
+        /// Handle of the call.
         handle: u64,
     },
     /// A request id that is already in use.
@@ -95,7 +95,7 @@ pub enum Error {
     /// A group number that the manager does not have.
     #[error("group {group} does not exist; there are {num_groups}")]
     UnknownGroup {
-        /// The number.
+        /// Number of the group.
         group: GroupId,
         /// Groups there are.
         num_groups: u32,

@@ -14,14 +14,14 @@ use hybrid_blocks_hash::Digest;
 /// layers wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Chained digest.
+    /// Chained digest of the block.
     pub digest: Digest,
-    /// Group.
+    /// Group of the block.
     pub group: GroupId,
 }
 
-/// What is stored of a block's first key beside its digest. It is an array because the allocator gives
-/// zeroed arrays without writing them: an index of a million blocks is made in microseconds.
+/// Fields of a block's first key beside its digest. An array, because the allocator gives zeroed arrays without
+/// writing them: an index of a million blocks is made in microseconds.
 type KeyMeta = [u32; 3];
 /// Field of a [`KeyMeta`]: the group plus 1, or 0 if the block has no key.
 const GROUP: usize = 0;
@@ -104,7 +104,7 @@ struct ExtraKey {
 pub struct PrefixIndex {
     digests: Vec<[u8; Digest::MAX_LEN]>,
     meta: Vec<KeyMeta>,
-    /// Distinct keys.
+    /// Number of distinct keys.
     table: KeyTable,
     /// Later entries with the same key, by the entry that is in the table.
     duplicates: FxHashMap<u32, VecDeque<u32>>,
@@ -135,7 +135,7 @@ impl PrefixIndex {
         }
     }
 
-    /// Distinct keys.
+    /// Returns the number of distinct keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()

@@ -30,7 +30,7 @@ pub(super) enum Encoding {
 }
 
 impl Algorithm {
-    /// Every algorithm.
+    /// All four algorithms.
     pub const ALL: [Self; 4] = [Self::Sha256, Self::Sha256Cbor, Self::Xxhash, Self::XxhashCbor];
 
     /// The name by which [`Algorithm::from_str`] knows it.

@@ -16,7 +16,7 @@ pub enum HashError {
         algorithm: &'static str,
         /// Bytes of its digests.
         expected: usize,
-        /// Bytes given.
+        /// Bytes that were given.
         actual: usize,
     },
     /// Blocks without tokens.

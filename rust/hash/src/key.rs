@@ -2,7 +2,7 @@
 
 use super::Value;
 
-/// What a block's digest is made of, beside the digest of the tokens before it.
+/// Input of a block's digest, besides the digest of the tokens before it.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockKey<'a, T> {
     /// The block's tokens.
@@ -10,8 +10,7 @@ pub struct BlockKey<'a, T> {
     /// Tokens after the block that its content depends on too (a drafter's). When there are any,
     /// the extra keys are hashed as the tuple `(extra, *lookahead)`.
     pub lookahead: &'a [T],
-    /// What else the block's content depends on: an adapter, an image, a salt. None is hashed as
-    /// `None`.
+    /// Anything else the block's content depends on: an adapter, an image, a salt. None is hashed as `None`.
     pub extra: Option<&'a Value>,
 }
 

@@ -15,7 +15,7 @@ use crate::Digest;
 struct Segment<N> {
     start: u64,
     parent: Digest,
-    /// Those of the blocks, and those after them that the last digest covers too.
+    /// Tokens of the blocks, and those after them that the last digest covers too.
     tokens: Vec<i32>,
     digests: Vec<Digest>,
     names: N,
@@ -129,7 +129,7 @@ impl<N> KnownPrefixes<N> {
             let tokens = &rest[..new.len() * self.block_size + self.num_lookahead_tokens];
             self.insert(parent, tokens, new, names);
         }
-        // What others follow is to go after them.
+        // A path that others follow goes after them.
         for &number in path.0.iter().rev() {
             self.touch(number);
         }
@@ -141,7 +141,7 @@ impl<N> KnownPrefixes<N> {
     }
 
     fn insert<T: Token>(&mut self, parent: Digest, tokens: &[T], digests: &[Digest], names: N) {
-        // It would drive out all others and have no room even then.
+        // The path would drive out all others and have no room even then.
         if Segment::<N>::bytes_of(tokens.len(), digests.len(), self.name_bytes) > self.max_bytes {
             return;
         }
@@ -167,7 +167,7 @@ impl<N> KnownPrefixes<N> {
     }
 
     fn touch(&mut self, number: usize) {
-        // It may have gone since the path was walked.
+        // The node may have gone since the path was walked.
         let Some(segment) = self.segments.get_mut(number) else { return };
         self.by_use.remove(&segment.last_use);
         self.clock += 1;

@@ -12,19 +12,19 @@ use std::sync::Arc;
 /// depth.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// `None`
+    /// Python's `None` object
     None,
-    /// `bool`
+    /// Python's `bool` object
     Bool(bool),
     /// `int` that fits 64 bits
     Int(i64),
-    /// `float`
+    /// Python's `float` object
     Float(f64),
-    /// `bytes`
+    /// Python's `bytes` object
     Bytes(Arc<[u8]>),
     /// `str` without lone surrogates
     Str(Arc<str>),
-    /// `tuple`
+    /// Python's `tuple` object
     Tuple(Arc<[Value]>),
 }
 

@@ -33,14 +33,14 @@ pub struct BlockManager {
     hasher: BlockHasher,
     config: Config,
     max_request_tokens: u32,
-    /// Of the encoder, where a group keeps those of each request.
+    /// Encoder tokens of a request, where a group keeps them.
     num_encoder: u32,
     /// By row of the handle; what a step looks at for every request.
     rows: Vec<Row>,
     /// The rest, by row.
     rests: Vec<Rest>,
     num_running: usize,
-    /// What the last allocation took, by group; kept for its memory.
+    /// Blocks that the last allocation took, by group; the lists are kept for their memory.
     new: GroupBlocks,
     stats: Stats,
 }
@@ -55,7 +55,7 @@ struct Row {
     num_entered: u32,
 }
 
-/// What else is kept of a request between calls.
+/// State of a request that only some calls read.
 #[derive(Debug, Default)]
 struct Rest {
     chain: Option<HashChain<i64>>,
@@ -94,19 +94,19 @@ impl BlockManager {
         })
     }
 
-    /// The blocks.
+    /// Returns the store of blocks.
     #[must_use]
     pub fn store(&self) -> &BlockStore {
         self.core.store()
     }
 
-    /// Groups.
+    /// Returns the number of groups.
     #[must_use]
     pub fn num_groups(&self) -> u32 {
         self.config.groups.len() as u32
     }
 
-    /// Requests known.
+    /// Returns the number of known requests.
     #[must_use]
     pub fn num_requests(&self) -> usize {
         self.core.num_requests()

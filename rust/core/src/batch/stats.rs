@@ -2,16 +2,16 @@
 
 use crate::rules::hit::HitLimit;
 
-/// What happened so far.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Tokens of admitted requests, those of every new try after a preemption included.
     pub queries: u64,
-    /// Of these, tokens found in the prefix cache.
+    /// Tokens of these queries found in the prefix cache.
     pub hits: u64,
-    /// Requests preempted.
+    /// Requests that were preempted.
     pub preemptions: u64,
-    /// Checkpoints left.
+    /// Checkpoints that requests left.
     pub checkpoints: u64,
     /// States copied for requests that went on from checkpoints.
     pub forks: u64,

@@ -146,7 +146,7 @@ impl BlockManager {
         if let Some(told) = self.rests[row].matched.take_if(|it| it.num_changes != num_changes) {
             let num_tokens = told.found.num_tokens;
             if self.search(handle, num_tokens)?.num_tokens != num_tokens {
-                // It is refused until its caller has asked how much is left.
+                // The request is refused until its caller has asked how much is left.
                 self.rests[row].matched = Some(told);
                 return Ok(false);
             }

@@ -70,7 +70,7 @@ impl<S: Store> Cache<S> {
         })
     }
 
-    /// What looks for prefixes whose digests these are, at multiples of `alignment` tokens.
+    /// Returns the finder of prefixes with these digests, at multiples of `alignment` tokens.
     pub(crate) fn finder<'a>(&'a self, digests: &'a [Digest], alignment: u32) -> Finder<'a, S> {
         Finder {
             store: &self.store,

@@ -23,7 +23,7 @@ pub(crate) struct Finder<'a, S> {
     pub(crate) groups: &'a [Group],
     pub(crate) digests: &'a [Digest],
     pub(crate) hash_block_size: u32,
-    /// What the length of a hit is a multiple of.
+    /// Tokens that divide the length of each hit.
     pub(crate) alignment: u32,
 }
 
@@ -34,13 +34,13 @@ pub(crate) struct Candidate {
     pub(crate) num_tokens: u32,
     /// The longest length that a group was found to hold on the way.
     pub(crate) longest: u32,
-    /// By spec.
+    /// Answers of the specs, in their order.
     answers: Vec<Answer>,
     /// Tokens that no look-up goes past, not even a drafter's for what it then drops.
     most: u32,
 }
 
-/// What one spec answered so far.
+/// Answer of one spec so far.
 #[derive(Clone, Debug, Default)]
 struct Answer {
     found: Option<Found>,

@@ -12,13 +12,13 @@ pub enum CacheEvent {
     Stored {
         /// The request that computed them.
         handle: u64,
-        /// Group.
+        /// Group of the blocks.
         group: GroupId,
         /// Tokens a block.
         block_size: u32,
         /// First position of the range that was looked at.
         first_block: u32,
-        /// Its end.
+        /// End of that range.
         end_block: u32,
         /// The positions of the range that were stored; the others are null, or not worth keeping.
         positions: Vec<u32>,
@@ -31,7 +31,7 @@ pub enum CacheEvent {
     StoredTail {
         /// The request that computed it.
         handle: u64,
-        /// Group.
+        /// Group of the block.
         group: GroupId,
         /// Tokens a block.
         block_size: u32,
@@ -46,14 +46,14 @@ pub enum CacheEvent {
     Cleared,
 }
 
-/// What residency metrics count of a block.
+/// Events of a block that residency metrics count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
-    /// It got its first owner.
+    /// The block got its first owner.
     Allocated,
     /// A request went on from its content.
     Accessed,
-    /// Its content, if it had any, is gone.
+    /// The block's content, if it had any, is gone.
     Evicted,
 }
 
@@ -63,11 +63,11 @@ pub enum Residency {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct BlockCopy {
-    /// Group.
+    /// Group of both blocks.
     pub group: GroupId,
-    /// Source.
+    /// Block that is read.
     pub src: BlockId,
-    /// Destination.
+    /// Block that is written.
     pub dst: BlockId,
     /// Pool of the source.
     pub src_pool: PoolId,
@@ -76,7 +76,7 @@ pub struct BlockCopy {
 }
 
 impl BlockCopy {
-    /// Its blocks, with their pools.
+    /// Returns both blocks with their pools.
     pub(crate) fn blocks(&self) -> [(PoolId, BlockId); 2] {
         [(self.src_pool, self.src), (self.dst_pool, self.dst)]
     }

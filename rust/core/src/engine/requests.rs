@@ -10,11 +10,11 @@ use crate::group::{Table, empty};
 use crate::ids::GroupId;
 use hybrid_blocks_hash::Digest;
 
-/// What a set of rules remembers of each request.
+/// State that a set of rules keeps of each request.
 pub(crate) trait RequestState: Debug {
-    /// What a step looks at for every request. At most 24 bytes keep two requests in a cache line.
+    /// The part that a step reads for every request. At most 24 bytes keep two requests in a cache line.
     type Progress: Copy + Debug + Default;
-    /// The rest.
+    /// The part that only some calls read.
     type Rest: Debug + Default;
 }
 

@@ -5,7 +5,7 @@ mod rules;
 mod tests;
 mod text;
 
-/// What the layers of a group keep.
+/// Content that the layers of a group keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GroupKind {
@@ -211,7 +211,7 @@ impl GroupKind {
         self.row().storage
     }
 
-    /// Its part in a look-up.
+    /// Returns the kind's part in a look-up.
     #[must_use]
     #[inline]
     pub fn role(self) -> Role {

@@ -3,7 +3,7 @@
 
 use crate::ids::BlockId;
 
-/// What a request remembers of its moving state.
+/// State of one request in a group whose blocks move.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MovingState {
     /// Whether the state and its draft blocks have been allocated.

@@ -33,7 +33,7 @@ use hybrid_blocks_hash::Digest;
 /// A group as configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// What its layers keep.
+    /// Kind of the group's layers.
     pub kind: GroupKind,
     /// Tokens a block, a multiple of the hash block.
     pub block_size: u32,

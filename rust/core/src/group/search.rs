@@ -9,10 +9,10 @@ use hybrid_blocks_hash::Digest;
 /// Blocks by group, in table order.
 pub type GroupBlocks = Vec<Vec<BlockId>>;
 
-/// What groups of one spec found.
+/// Prefix that groups of one spec hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
-    /// Of each group, null where nothing is needed.
+    /// Blocks by group, null where nothing is needed.
     pub(crate) blocks: GroupBlocks,
     /// Tokens that they cover.
     pub(crate) num_tokens: u32,

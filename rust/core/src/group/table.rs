@@ -47,7 +47,7 @@ impl Table {
         source
     }
 
-    /// What a moving state remembers, if it ever moved.
+    /// Returns the record of a moving state, empty if it never moved.
     pub(crate) fn moving(&self) -> MovingState {
         self.moving.as_deref().copied().unwrap_or_default()
     }

@@ -9,7 +9,7 @@ use crate::rules::traffic::Traffic;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checkpoints {
     pub(crate) policy: CheckpointPolicy,
-    /// Tokens.
+    /// Tokens between two lengths at which all groups can be resumed.
     pub(crate) grain: u32,
     /// Whether some group keeps states for drafts.
     pub(crate) has_drafts: bool,
@@ -18,9 +18,9 @@ pub(crate) struct Checkpoints {
 /// Why a checkpoint is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// It is a place of the prompt, or a periodic one.
+    /// The length is a place of the prompt, or a periodic one.
     Prompt,
-    /// It follows the answer.
+    /// The copy follows the answer.
     Follow,
     /// Others computed it, and the next step overwrites it.
     Loaded,

@@ -11,11 +11,11 @@ use hybrid_blocks_hash::Digest;
 /// The hit that a prompt resumes from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ResumePoint<'a> {
-    /// Its tokens.
+    /// Tokens of the hit.
     pub(crate) num_tokens: u32,
     /// Attention blocks go on up to here, but no checkpoint is there; 0 if that is not so.
     pub(crate) branch: u32,
-    /// Its blocks by group; none where nothing was found.
+    /// Blocks of the hit by group; none where nothing was found.
     pub(crate) blocks: &'a [Vec<BlockId>],
 }
 

@@ -4,7 +4,7 @@ use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
 use crate::rules::checkpoint_policy::CheckpointPlan;
-use crate::rules::keeper::{Arrival, Keeper, Visit};
+use crate::rules::keeper::{Arriving, Departing, Keeper};
 use crate::rules::sessions::{Draw, Hint, WorthClass};
 use crate::rules::traffic::Traffic;
 use crate::rules::windows::{Places, Windows};
@@ -26,7 +26,7 @@ pub(crate) struct CheckpointTrail {
     pub(crate) client: u16,
     /// Earlier turns of its conversation, as far as they are remembered.
     pub(crate) num_turns: u8,
-    /// That of its conversation.
+    /// Rank of the request's conversation; low ranks are kept when only a share fits.
     pub(crate) draw: Draw,
     /// A number of its session, 0 if none is known.
     pub(crate) session: u64,
@@ -34,7 +34,7 @@ pub(crate) struct CheckpointTrail {
     pub(crate) hint: Hint,
     /// Lengths of the checkpoints that it resumed from and left.
     pub(crate) lengths: Vec<u32>,
-    /// What left its windows.
+    /// Blocks that left the request's windows.
     pub(crate) windows: Windows,
 }
 
@@ -45,7 +45,7 @@ impl CheckpointTrail {
     }
 
     /// Notes an admission. Returns what is known of the prompt if it is the first one, to be learned from.
-    pub(crate) fn arrive(&mut self, keeper: &mut Keeper, digests: &[Digest]) -> Option<Arrival> {
+    pub(crate) fn arrive(&mut self, keeper: &mut Keeper, digests: &[Digest]) -> Option<Arriving> {
         if std::mem::replace(&mut self.is_known, true) {
             return None;
         }
@@ -116,9 +116,9 @@ impl CheckpointTrail {
         (tables, digests): (&'a [Table], &'a [Digest]),
         num_computed: u32,
         is_over: bool,
-    ) -> Visit<'a> {
+    ) -> Departing<'a> {
         let hint = if is_over { self.hint } else { Hint::None };
-        Visit {
+        Departing {
             tables,
             digests,
             plan: self.plan(),

@@ -54,7 +54,7 @@ impl EvictionQueue {
         self.heap = kept.into();
     }
 
-    /// What the first entry that `is_valid` names. Those before it are dropped.
+    /// Returns the first entry that `is_valid` accepts, and drops the entries before it.
     pub(super) fn peek(&mut self, is_valid: impl Fn(&Entry) -> bool) -> Option<u32> {
         let mut num_stale = 0;
         while let Some(Reverse(entry)) = self.heap.peek() {

@@ -187,7 +187,7 @@ impl SlabPool {
     #[inline]
     pub(crate) fn give_up_emptied(&mut self) -> Option<SlabId> {
         while let Some(slab) = self.emptied.pop() {
-            // It may have been allocated from since, or been noted twice.
+            // The slab may have been noted twice, or a block of it allocated since.
             if self.slabs.is_all_free(slab) {
                 let blocks = self.slabs.blocks_of(slab);
                 self.slabs.give_up(slab);

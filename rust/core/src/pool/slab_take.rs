@@ -123,7 +123,7 @@ impl SlabPool {
             let (slab, priority) = (self.slabs.slab_of(block.0), self.priorities.enter(&[block.0]));
             self.slabs.refresh(slab, priority);
             if self.priorities.is_explicit() {
-                // It may have a lower one than before.
+                // The block may have a lower priority than before.
                 self.find_priority(slab);
             }
         }

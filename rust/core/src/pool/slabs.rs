@@ -58,7 +58,7 @@ impl Slabs {
         self.free[slab.index()] != NOT_OWNED
     }
 
-    /// Owned slabs.
+    /// Slabs that the pool owns.
     pub(crate) fn num_owned(&self) -> u32 {
         self.num_owned
     }
@@ -125,7 +125,7 @@ impl Slabs {
             .find(|&slab| self.live[slab.index()] > 0)
     }
 
-    /// Owned slabs.
+    /// Returns the number of owned slabs.
     pub(crate) fn owned(&self) -> impl Iterator<Item = SlabId> + '_ {
         (0..self.free.len() as u32).map(SlabId).filter(|&slab| self.owns(slab))
     }

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[non_exhaustive]
 pub enum HitLimit {
-    /// It is as long as it can be: all tokens but the last one, rounded down to whole blocks.
+    /// The hit is as long as possible: all tokens but the last one, rounded down to whole blocks.
     #[default]
     Complete,
     /// The tokens after it were never computed, as far as is remembered.

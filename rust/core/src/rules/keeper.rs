@@ -26,23 +26,21 @@ const TICK_BITS: u32 = 24;
 
 /// Lives for which attention behind the last checkpoint of a request is kept. No prompt can resume from it.
 ///
-/// It saves nothing, but tells where later prompts leave this one. With a third instead of 1, hits save 3 % more FLOPs
-/// with `documents` and Mooncake's first 2,500 requests, and 2.5 % more with `conversations`. These are means of
-/// Qwen3.5-27B and Nemotron-H-8B at 5, 10, 20 and 40 % of an unbounded cache; a quarter and a half are alike.
-/// With 0 they save 3 % fewer with all of Mooncake's at 10 %, as too little is learned.
+/// Such attention saves nothing, but tells where later prompts leave this one. Kept for a whole life, it takes memory
+/// from content that saves; kept for none, too little is learned.
 const LEAST_WORTH: f64 = 1.0 / 3.0;
 
-/// How much the chance counts that content with a hint is gone on from.
+/// Weight of the chance that a prompt resumes from content with a hint.
 const HINT_WEIGHT: f64 = 2.0;
 
-/// What is learned of requests, and what the content that they leave is worth because of it.
+/// Learned facts of requests, and the worth of their content that follows from them.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     pub(crate) traffic: Traffic,
     pub(crate) sessions: Sessions,
     /// Whether a client named a session or gave a hint so far.
     pub(crate) is_hinted: bool,
-    /// Of the last requests that are over, the latest last.
+    /// Authors of the last requests that are over, the latest last.
     authors: VecDeque<Author>,
     /// Checkpoints that the request at hand leaves, and that no other is known to need.
     scored: Vec<LeftBlock>,
@@ -51,12 +49,12 @@ pub(crate) struct Keeper {
 /// Requests that are over whose prompts are remembered.
 const MOST_AUTHORS: usize = 1 << 12;
 
-/// What is known of a prompt that arrived.
+/// Known facts of a prompt that arrived.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Arrival {
+pub(crate) struct Arriving {
     /// Earlier turns of its conversation, as far as they are remembered.
     pub(crate) num_turns: u8,
-    /// That of its conversation.
+    /// Rank of the prompt's conversation; low ranks are kept when only a share fits.
     pub(crate) draw: Draw,
     /// A request that is over, and the last of the given digests up to which it is known to be shared.
     pub(crate) earlier: Option<(Author, usize)>,
@@ -64,8 +62,8 @@ pub(crate) struct Arrival {
 
 /// A request, as far as it matters for what it uses and leaves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visit<'a> {
-    /// By group.
+pub(crate) struct Departing<'a> {
+    /// Tables of the request by group.
     pub(crate) tables: &'a [Table],
     pub(crate) digests: &'a [Digest],
     pub(crate) plan: CheckpointPlan,
@@ -76,11 +74,11 @@ pub(crate) struct Visit<'a> {
     pub(crate) class: WorthClass,
     /// A number of its session, 0 if none is known.
     pub(crate) session: u64,
-    /// That of its conversation.
+    /// Rank of the request's conversation.
     pub(crate) draw: Draw,
 }
 
-impl Visit<'_> {
+impl Departing<'_> {
     /// The checkpoint of a group after `num_tokens` tokens, if there is one.
     fn checkpoint<S: Store>(
         &self,
@@ -122,16 +120,16 @@ impl Keeper {
         session: u64,
         digests: &[Digest],
         num_tokens: u32,
-    ) -> Arrival {
+    ) -> Arriving {
         if !self.knows_turns() {
-            return Arrival::default();
+            return Arriving::default();
         }
         let Turn { num_earlier, after, draw, shared } =
             self.sessions.turns.on_arrival(session, digests);
         if let Some(end) = after {
             self.sessions.residents.on_return(end, num_tokens);
         }
-        Arrival {
+        Arriving {
             num_turns: num_earlier,
             draw: draw.unwrap_or_else(|| self.sessions.residents.draw()),
             earlier: shared.and_then(|(end, at)| Some((self.author(end)?, at))),
@@ -159,7 +157,7 @@ impl Keeper {
     }
 
     /// A request is over: remember where the next turn of its conversation may go on. Returns the request's number.
-    fn on_end<S: Store>(&mut self, cache: &Cache<S>, visit: &Visit<'_>) -> Option<u64> {
+    fn on_end<S: Store>(&mut self, cache: &Cache<S>, visit: &Departing<'_>) -> Option<u64> {
         if !self.knows_turns() {
             return None;
         }
@@ -185,7 +183,7 @@ impl Keeper {
     pub(crate) fn score_checkpoint<S: Store>(
         &self,
         cache: &mut Cache<S>,
-        visit: &Visit<'_>,
+        visit: &Departing<'_>,
         lengths: &[u32],
         num_tokens: u32,
     ) {
@@ -214,7 +212,7 @@ impl Keeper {
     pub(crate) fn on_left<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
-        visit: &Visit<'_>,
+        visit: &Departing<'_>,
         lengths: &mut Vec<u32>,
         is_over: bool,
     ) {
@@ -224,7 +222,7 @@ impl Keeper {
         if let Some((end, left)) = end.zip(self.traffic.left_by(visit.num_computed, lengths)) {
             self.sessions.residents.on_end(end, visit.draw, left, self.traffic.cached_tokens());
         }
-        // What is preempted may soon go on, and states that are kept without a plan may need all.
+        // A preempted request may soon continue, and states kept without a plan may need all attention.
         let is_planned = self.traffic.counted().is_some() && visit.plan.prompt_tokens > 0;
         let least = if is_over && is_planned { LEAST_WORTH } else { 1.0 };
         let needed = needed_by(lengths, &worth, least);
@@ -245,7 +243,7 @@ impl Keeper {
     fn score_attention<S: Store>(
         &self,
         cache: &mut Cache<S>,
-        visit: &Visit<'_>,
+        visit: &Departing<'_>,
         needed: &[(u32, f64)],
         given: Option<&Given>,
         lives: f64,
@@ -281,7 +279,7 @@ impl Keeper {
     fn score_checkpoints<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
-        visit: &Visit<'_>,
+        visit: &Departing<'_>,
         lengths: &mut Vec<u32>,
         (lives, is_over): (f64, bool),
     ) -> Vec<f64> {
@@ -305,7 +303,7 @@ impl Keeper {
         let counted = |length| self.counted(cache, visit, length);
         let mut worth = self.traffic.worth(&visit.plan, lengths, counted);
         if windows && !is_over && lengths.last() == Some(&end) {
-            // It goes on from there itself.
+            // A request that is not over continues from there itself.
             worth[lengths.len() - 1] = 1.0;
         }
         let groups = cache.state_groups();
@@ -345,7 +343,7 @@ impl Keeper {
     fn score_windows<S: Store>(
         &mut self,
         cache: &mut Cache<S>,
-        visit: &Visit<'_>,
+        visit: &Departing<'_>,
         lengths: &[u32],
         (worth, lives): (&[f64], f64),
     ) {
@@ -418,7 +416,7 @@ impl Keeper {
             return false;
         }
         let Some(mut end) = self.sessions.take_end(session, hint) else { return false };
-        // What was taken, or needed by others, since has another priority.
+        // A block that was taken since, or that others need, has another priority.
         end.left.retain(|it| store.priority(it.pool, it.block) == it.priority);
         let lives = hinted_lives(&self.sessions.turns, end.class);
         for it in &mut end.left {
@@ -438,7 +436,7 @@ impl Keeper {
     fn counted<S: Store>(
         &self,
         cache: &Cache<S>,
-        visit: &Visit<'_>,
+        visit: &Departing<'_>,
         num_tokens: u32,
     ) -> Option<BlockId> {
         visit.checkpoint(cache, &cache.groups[self.traffic.counted()?], num_tokens)
@@ -460,7 +458,7 @@ impl Keeper {
     /// Whether a hint was given of a request that went on from a checkpoint which its session did not leave.
     fn is_of_others(
         &mut self,
-        visit: &Visit<'_>,
+        visit: &Departing<'_>,
         group: &Group,
         block: BlockId,
         num_tokens: u32,
@@ -474,8 +472,8 @@ impl Keeper {
     }
 
     /// For how many lives content of mean worth is kept that a request leaves.
-    fn lives(&self, visit: &Visit<'_>) -> f64 {
-        // What a client says counts more than what others do.
+    fn lives(&self, visit: &Departing<'_>) -> f64 {
+        // A hint of the client outweighs the habits of other conversations.
         if self.is_hinted && visit.class.hint() != Hint::None {
             hinted_lives(&self.sessions.turns, visit.class)
         } else {
@@ -494,8 +492,8 @@ impl Keeper {
     }
 }
 
-/// What the attention up to each of `lengths`, ascending, is worth, and that behind all, as [`u32::MAX`]: as much as
-/// the most valuable checkpoint that needs it, `least` at least.
+/// Worth of the attention up to each of `lengths`, ascending, and of all attention behind them, as [`u32::MAX`].
+/// Attention is worth as much as the most valuable checkpoint that needs it, and at least `least`.
 fn needed_by(lengths: &[u32], worth: &[f64], least: f64) -> Vec<(u32, f64)> {
     let (mut most, mut needed) = (least, vec![(u32::MAX, least)]);
     for (&length, &worth) in lengths.iter().zip(worth).rev() {

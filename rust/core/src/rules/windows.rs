@@ -44,7 +44,7 @@ struct Passing {
     priority: u64,
 }
 
-/// What a request remembers of the blocks that left its windows.
+/// Blocks that left a request's windows.
 #[derive(Debug, Default)]
 pub(crate) struct Windows {
     passing: Vec<Passing>,

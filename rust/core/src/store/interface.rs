@@ -10,14 +10,14 @@ use crate::pool::BlockStates;
 use crate::prefix_index::{Inserted, Key, PrefixIndex};
 use hybrid_blocks_hash::Digest;
 
-/// What every store can do. Code that is generic over it is compiled once for each store.
+/// Interface of every store. Code that is generic over it is compiled once for each store.
 ///
 /// An eviction drops the keys of the evicted block and appends them to [`EvictionOrder::evicted`](super::EvictionOrder::evicted).
 pub trait Store: Parts + Debug {
     /// Counts of a pool's blocks, and the owners of each.
     fn pool(&self, pool: PoolId) -> &BlockStates;
 
-    /// What a pool's blocks contain.
+    /// Returns the contents of a pool's blocks.
     fn prefix_index(&self, pool: PoolId) -> &PrefixIndex;
 
     /// Ownerless blocks of `pool`; in a fixed store, the next to be allocated first.
@@ -38,12 +38,12 @@ pub trait Store: Parts + Debug {
         self.as_slabs().is_some()
     }
 
-    /// What [`Error::OutOfBlocks`] and the slab counts of this store count.
+    /// Returns the unit of [`Error::OutOfBlocks`] and of this store's slab counts.
     fn unit(&self) -> Unit {
         if self.is_slabbed() { Unit::Slabs } else { Unit::Blocks }
     }
 
-    /// Pools.
+    /// Returns the number of pools.
     fn num_pools(&self) -> u32 {
         self.as_slabs().map_or(1, |slabs| slabs.pools.len() as u32)
     }

@@ -12,7 +12,7 @@ use crate::prefix_index::{Inserted, Key, PrefixIndex};
 /// the other each would be waited for.
 pub(super) const READ_AHEAD: usize = 16;
 
-/// What happened to the contents of a store: evicted keys, and counts of changes.
+/// Changes of a store's contents: evicted keys, and counts.
 #[derive(Debug, Default)]
 pub struct Journal {
     pub(super) evicted: Vec<Key>,
@@ -81,13 +81,13 @@ impl PoolParts<'_> {
 
 /// Access to a store's parts.
 pub trait Parts {
-    /// What happened to the contents.
+    /// Returns the journal of changes.
     fn journal(&self) -> &Journal;
 
-    /// What changes with the contents of `pool`.
+    /// Returns the parts that change with the contents of `pool`.
     fn parts(&mut self, pool: PoolId) -> PoolParts<'_>;
 
-    /// What happened to the contents.
+    /// Returns the journal, to be changed.
     fn journal_mut(&mut self) -> &mut Journal {
         self.parts(PoolId(0)).journal
     }

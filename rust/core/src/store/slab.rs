@@ -109,7 +109,7 @@ impl SlabStore {
         &self.pools[pool.index()].slabs
     }
 
-    /// As [`Store::num_whole_slabs`].
+    /// Returns the count of [`Store::num_whole_slabs`].
     pub(super) fn num_whole(&self) -> u64 {
         let idle = self.pools.iter().map(|pool| u64::from(pool.slabs.num_idle()));
         self.free_slabs.len() as u64 + idle.sum::<u64>()

@@ -8,9 +8,9 @@ const STATE_WINDOW: u32 = 2;
 /// Which leading tokens nothing looks at any more.
 enum Skip {
     Nothing,
-    /// Those before a window of that many tokens, which ends with the next one.
+    /// Tokens before a window of that many tokens, which ends with the next one.
     Window(u32),
-    /// Those before the chunk of the next.
+    /// Tokens before the chunk of the next one.
     Chunk(u32),
 }
 

@@ -7,13 +7,13 @@ use super::{GroupKind, MOST, Parameter, ROWS, Row};
 use crate::error::Error;
 
 impl GroupKind {
-    /// Its name, such as `sliding_window`.
+    /// Returns the kind's name, such as `sliding_window`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Its numbers by name.
+    /// Returns the kind's numbers by name.
     pub fn parameters(self) -> impl Iterator<Item = (&'static str, u32)> {
         let (row, values) = self.entry();
         ROWS[row].parameters.iter().map(|it| it.name).zip(values)

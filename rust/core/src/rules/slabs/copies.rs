@@ -76,7 +76,7 @@ impl<S: Store> KvCacheManager<S> {
             self.config.groups.iter().any(|group| group.zeroes_new_blocks && group.pool == pool)
         };
         started.retain(|&(pool, _)| zeroed(pool));
-        // What they zero block by block is what a fixed store names.
+        // Blocks zeroed one by one are those that a fixed store names.
         self.outputs.iter_mut().for_each(|outputs| outputs.new_blocks.clear());
         let blocks = |(pool, slab): (PoolId, SlabId)| {
             let size = if by_block { self.store().blocks_per_slab(pool) } else { 1 };
@@ -139,7 +139,7 @@ fn num_slabs_of_unused<S: Store>(cache: &Cache<S>) -> u64 {
     let (mut num_slabs, mut apart) = (0, Vec::new());
     for copy in cache.outbox.copies.iter().filter(|copy| is_unused(cache, copy)) {
         if copy.src_pool == copy.dst_pool {
-            // It is a state, which has a slab of its own.
+            // The copy is a state, which has a slab of its own.
             num_slabs += 1;
             continue;
         }

@@ -102,8 +102,8 @@ impl<S: Store> KvCacheManager<S> {
         if self.holds_blocks(row) {
             return false;
         }
-        // It is waited for one request only: others may come for ever. What that one computes makes
-        // the hit no longer than where its next chunk starts.
+        // A request waits for one other only: more may come for ever. The tokens that the other computes make the hit
+        // no longer than the start of its next chunk.
         if awaited.is_some() {
             return true;
         }

@@ -59,7 +59,7 @@ impl<S: Store> KvCacheManager<S> {
         Ok(hit)
     }
 
-    /// What is learned of requests, where it decides where they leave checkpoints.
+    /// Returns the keeper where it decides at which lengths requests leave checkpoints.
     fn placing_keeper(&self) -> Option<&Keeper> {
         self.keeper.as_deref().filter(|_| self.config.checkpoints.is_some())
     }

@@ -21,15 +21,15 @@ use hybrid_blocks_hash::Digest;
 pub struct BoundaryState {
     /// The request that computed it.
     pub handle: u64,
-    /// Group.
+    /// Group of the state.
     pub group: GroupId,
-    /// Block.
+    /// Block of the state.
     pub block: BlockId,
     /// Tokens up to the boundary.
     pub num_tokens: u32,
 }
 
-/// What a group hands over at the end of a step.
+/// Blocks and states that a group hands over at the end of a step.
 #[derive(Debug, Default)]
 pub(crate) struct StepOutputs {
     /// New blocks that the worker must zero.

@@ -8,7 +8,7 @@ use crate::ids::PoolId;
 use crate::learn::Checkpoints;
 use crate::rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy};
 
-/// One group.
+/// Configuration of one group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupConfig {
     /// How it keeps blocks.
@@ -63,7 +63,7 @@ pub enum Lookup {
     None,
     /// One group, whose blocks are hash blocks.
     Unitary {
-        /// As [`LookupGroup::use_eagle`].
+        /// Meaning as in [`LookupGroup::use_eagle`].
         use_eagle: bool,
     },
     /// Several groups that must agree on a length. Full attention comes first.
@@ -79,9 +79,9 @@ pub enum Lookup {
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent switches of the engine")]
 pub struct ManagerConfig {
-    /// What vLLM's release decides differently from others.
+    /// Decisions that vLLM's releases take differently.
     pub release: ReleaseRules,
-    /// The groups.
+    /// Groups by number.
     pub groups: Vec<GroupConfig>,
     /// How prefixes are found.
     pub lookup: Lookup,
@@ -89,7 +89,7 @@ pub struct ManagerConfig {
     pub hash_block_size: u32,
     /// Least common multiple of the groups' block sizes.
     pub scheduler_block_size: u32,
-    /// Longest request.
+    /// Tokens of the longest request.
     pub max_model_len: u32,
     /// Whether changes of the prefix cache are noted.
     pub enable_events: bool,
@@ -175,7 +175,7 @@ impl ManagerConfig {
         matches!(self.lookup, Lookup::Hybrid { fine_grained: true, .. })
     }
 
-    /// What the length of a hit is a multiple of.
+    /// Returns the tokens that divide the length of each hit.
     pub(crate) fn hit_alignment(&self) -> u32 {
         if self.is_fine_grained() { self.hash_block_size } else { self.scheduler_block_size }
     }

@@ -13,7 +13,7 @@ use hybrid_blocks_hash::Digest;
 /// Blocks of every group for a prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ComputedBlocks {
-    /// By group.
+    /// Blocks by group.
     pub blocks: GroupBlocks,
     /// Tokens of the prefix.
     pub num_tokens: u32,

@@ -29,7 +29,7 @@ const NOBODY: u64 = u64::MAX;
 pub struct KvCacheManager<S> {
     pub(crate) engine: Engine<S, VllmRequest>,
     pub(crate) config: ManagerConfig,
-    /// By group.
+    /// Outputs by group.
     pub(crate) outputs: Vec<StepOutputs>,
     /// The request next to which no other is admitted, by its id.
     pub(crate) alone: Option<String>,
@@ -93,7 +93,7 @@ impl<S: Store> KvCacheManager<S> {
         })
     }
 
-    /// The blocks.
+    /// Returns the store of blocks.
     #[inline]
     #[must_use]
     pub fn store(&self) -> &S {
@@ -131,7 +131,7 @@ impl<S: Store> KvCacheManager<S> {
         Some(&self.engine.requests.rows[row].id)
     }
 
-    /// Requests known.
+    /// Returns the number of known requests.
     pub(crate) fn num_requests(&self) -> usize {
         self.engine.requests.len()
     }
@@ -141,7 +141,7 @@ impl<S: Store> KvCacheManager<S> {
         self.engine.requests.check_batch(handles)
     }
 
-    /// What ended the hit of a request's last look-up; `None` once it is admitted.
+    /// Returns the reason that ended the hit of a request's last look-up; `None` once it is admitted.
     pub(crate) fn ended_by(&self, handle: u64) -> Option<HitLimit> {
         self.engine.requests.rows[self.row(handle)?].rest.ended_by
     }
@@ -173,7 +173,7 @@ impl<S: Store> KvCacheManager<S> {
         Ok(&mut self.engine.requests.rows[row].digests)
     }
 
-    /// What happened so far.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn stats(&self) -> KvCacheStats {
         let removed = self.engine.cache.num_removed.iter().flatten().zip(&self.config.groups);
@@ -583,7 +583,7 @@ impl<S: Store> KvCacheManager<S> {
             false => Slack::ByOrder,
         };
         if let Some(slabs) = self.store_mut().as_slabs_mut() {
-            // What was cached in one pool grows older than what is cached in others from now on.
+            // Content cached before, in any pool, is older than content cached from now on.
             slabs.tick();
             slabs.spend_slack(slack);
         }
@@ -675,7 +675,7 @@ impl<S: Store> KvCacheManager<S> {
         std::mem::take(&mut self.engine.cache.outbox.events)
     }
 
-    /// What requests did with blocks since the last call, in order.
+    /// Returns the residency events since the last call, in order.
     pub fn take_residency(&mut self) -> Vec<(Residency, BlockId)> {
         std::mem::take(&mut self.engine.cache.outbox.residency)
     }

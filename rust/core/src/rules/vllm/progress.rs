@@ -8,9 +8,9 @@ use crate::ids::BlockId;
 pub struct RequestProgress {
     /// Computed, drafts among them.
     pub num_computed: u32,
-    /// Known.
+    /// Tokens that are known.
     pub num_tokens: u32,
-    /// Of the prompt.
+    /// Tokens of the prompt.
     pub num_prompt: u32,
     /// Scheduled in steps that have not ended. Below 0 after a step that an earlier request of the same
     /// id was in.
@@ -24,7 +24,7 @@ pub struct RequestProgress {
 }
 
 impl RequestProgress {
-    /// Of `num_computed` tokens, those of steps that have ended.
+    /// Returns the tokens among `num_computed` whose steps have ended.
     #[inline]
     pub(crate) fn num_processed(&self, num_computed: u32) -> u32 {
         num_computed.saturating_add_signed(self.num_in_flight.saturating_neg())
@@ -36,20 +36,20 @@ impl RequestProgress {
     }
 }
 
-/// What an allocation asks for.
+/// Request for room of one allocation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllocateArgs<'a> {
     /// To be computed, drafts included.
     pub num_new: u32,
-    /// Of the hit.
+    /// Tokens of the hit.
     pub num_new_computed: u32,
     /// Blocks of the hit by group; `None` where there was no lookup or nothing was found.
     pub computed: Option<&'a [Vec<BlockId>]>,
     /// After the new ones, for a drafter.
     pub num_lookahead: u32,
-    /// Computed elsewhere.
+    /// Tokens that others compute.
     pub num_external: u32,
-    /// Of the encoder, for cross attention.
+    /// Encoder tokens, for cross attention.
     pub num_encoder: u32,
     /// Whether the blocks are filled later and must not be hit before.
     pub delay_commit: bool,
@@ -100,7 +100,7 @@ pub struct TokenCounts {
     pub num_computed: u32,
     /// Computed before, here.
     pub num_local: u32,
-    /// Of the encoder, for cross attention.
+    /// Encoder tokens, for cross attention.
     pub num_encoder: u32,
     /// Where the request's prefill ends.
     pub prefill_end: u32,

@@ -29,7 +29,7 @@ pub struct ReleaseRules {
 }
 
 impl ReleaseRules {
-    /// All rules.
+    /// All of these rules.
     pub const ALL: Self = Self {
         keeps_block_below_junction: true,
         keys_running_state_once: true,

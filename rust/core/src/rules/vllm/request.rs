@@ -19,13 +19,13 @@ impl RequestState for VllmRequest {
 /// The rest. Over a fixed store nearly all of it stays empty.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
-    /// What it uses and leaves. Its plan is made by its look-up, or else when it is first scheduled.
+    /// Checkpoints that the request uses and leaves. The look-up plans them, or else the first allocation.
     pub(crate) trail: CheckpointTrail,
     /// Where the wanted chunk starts, and the checkpoint at which it ends: tokens.
     pub(crate) next_checkpoint: Option<(u32, u32)>,
     /// The request for whose checkpoint it waits, or waited.
     pub(crate) awaited: Option<u64>,
-    /// What ended the hit of its last look-up, until its admission counts that.
+    /// Reason that ended the hit of the last look-up, until the admission counts it.
     pub(crate) ended_by: Option<HitLimit>,
     /// Leading tokens whose full attention its last look-up found.
     pub(crate) attention: u32,
