@@ -123,7 +123,6 @@ def plan(name: str, tp: int, drafts: int, length: int) -> dict[str, Any]:
     import registry_oracle  # noqa: PLC0415 - after `fake_gpu.pose`
     import vllm_planning  # noqa: PLC0415
     from hybrid_blocks.model import load_model  # noqa: PLC0415
-    from hybrid_blocks.model.layer import State  # noqa: PLC0415
     from vllm.distributed.kv_transfer.kv_connector.utils import (  # noqa: PLC0415
         get_current_attn_backends,
     )
@@ -140,9 +139,6 @@ def plan(name: str, tp: int, drafts: int, length: int) -> dict[str, Any]:
         "distributed_executor_backend": "uni" if tp == 1 else "mp",
         "enable_prefix_caching": True,
     }
-    caches = (layer.cache for layer in model.layers)
-    formats = {cache.ssm_dtype for cache in caches if isinstance(cache, State)}
-    options["mamba_ssm_cache_dtype"] = formats.pop() or "auto"
     if drafts:
         method = {"method": "mtp"} if model.draft_layers else {"method": "ngram"}
         options["speculative_config"] = {**method, "num_speculative_tokens": drafts}
