@@ -16,15 +16,14 @@ from hybrid_blocks.tools.doctor import connectors
 from hybrid_blocks.tools.doctor.features import Features, Speculative
 from hybrid_blocks.tools.read import effects
 from hybrid_blocks.tools.read.arguments import parse
-from hybrid_blocks.tools.read.command import BATCHED_TOKENS, SEQUENCES, read_command
+from hybrid_blocks.tools.read.command import defaults_of, read_command
 from hybrid_blocks.tools.read.features import read_features
 from hybrid_blocks.tools.read.options import recorded
 from typer.testing import CliRunner
 
 COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]
-DEFAULTS = Deployment(
-    max_num_batched_tokens=BATCHED_TOKENS, max_num_seqs=SEQUENCES, in_flight_batches=2
-)
+TOKENS, SEQUENCES = defaults_of(None)
+DEFAULTS = Deployment(max_num_batched_tokens=TOKENS, max_num_seqs=SEQUENCES, in_flight_batches=2)
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:

@@ -17,18 +17,24 @@ def record() -> Options:
     """Read vLLM's own parser."""
     from vllm import __version__  # noqa: PLC0415 - wants vLLM
     from vllm.entrypoints.common.cli_args import make_arg_parser  # noqa: PLC0415
+    from vllm.envs import environment_variables  # noqa: PLC0415
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
     make: Any = FlexibleArgumentParser  # its constructor has no types
     options = tuple(_options(make_arg_parser(make())._option_string_actions))
-    return Options(release=".".join(__version__.split(".")[:2]), options=options)
+    variables = tuple(sorted(it for it in environment_variables if it.startswith("VLLM_")))
+    return Options(
+        release=".".join(__version__.split(".")[:2]), variables=variables, options=options
+    )
 
 
 def encode(options: Options) -> bytes:
     """Return the record as it is stored: one option a line."""
     lines = [msgspec.json.encode(option).decode() for option in options.options]
     rows = ",\n".join(lines)
-    return f'{{"release":"{options.release}","options":[\n{rows}\n]}}\n'.encode()
+    variables = msgspec.json.encode(options.variables).decode()
+    head = f'"release":"{options.release}",\n"variables":{variables},\n"options":['
+    return f"{{{head}\n{rows}\n]}}\n".encode()
 
 
 def _options(actions: Mapping[str, argparse.Action]) -> Iterable[Option]:

@@ -19,6 +19,7 @@ from hybrid_blocks.tools.doctor.connectors import CONNECTORS
 from hybrid_blocks.tools.doctor.features import METHODS, Features, parse_speculative
 from hybrid_blocks.tools.doctor.packages import EXTRAS, kernels_by, rows
 from hybrid_blocks.tools.read.features import read_features
+from hybrid_blocks.tools.read.vllm_variables import partition_of
 from hybrid_blocks.units import parse_memory
 from hybrid_blocks.variables import VARIABLES
 
@@ -144,6 +145,7 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
             dcp=dcp,
             pcp=pcp,
             pp=pp,
+            pp_partition=partition_of(os.environ),
             residency_metrics=residency_metrics,
             flop_metrics=flop_metrics,
             sampling_masks=sampling_masks,

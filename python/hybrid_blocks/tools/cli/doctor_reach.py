@@ -141,6 +141,7 @@ def _cost(model: Model, features: Features, memory_bytes: int) -> str | None:
     deployment = Deployment(
         tp=max(features.tp, 1),
         pp=features.pp,
+        pp_partition=features.pp_partition,
         num_speculative_tokens=drafts.num_tokens if drafts else 0,
         mamba_cache_mode="align" if features.prefix_caching else "none",
     )

@@ -23,9 +23,9 @@ from hybrid_blocks.tools.cli.output import STDOUT, write_json
 from hybrid_blocks.tools.cli.pasted import refuse_pasted
 from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.plan.report.tables import render
-from hybrid_blocks.tools.read.command import partition_of
 from hybrid_blocks.tools.read.log_lines import Logged, read_lines
 from hybrid_blocks.tools.read.log_report import LogReport, report_log
+from hybrid_blocks.tools.read.vllm_variables import partition_of
 from hybrid_blocks.units import gib, parse_memory, parse_tokens
 
 _BETWEEN_RETURNS: Final = re.compile(r"[^\r]+")

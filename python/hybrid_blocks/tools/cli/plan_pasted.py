@@ -40,7 +40,8 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
 
     """
     given.refuse(*_OF_COMMAND, why="beside a pasted command: write it as vLLM's option there")
-    command = read_command(words, source)
+    cards = None if gpu is None else parse_cards(gpu)
+    command = read_command(words, source, cards)
     append(context, command.shown)
     memory_bytes = command.memory_bytes
     if memory is not None and memory_bytes is not None:
@@ -51,7 +52,6 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
     if memory is not None:
         memory_bytes = parse_memory(memory)
     model, deployment, card = command.model, command.deployment, None
-    cards = None if gpu is None else parse_cards(gpu)
     if cards is not None:
         deployment = on_cards(deployment, cards)
     if memory_bytes is None and cards is not None:

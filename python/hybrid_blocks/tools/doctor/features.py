@@ -36,7 +36,8 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
 
     ``connector`` is a short name or a class name of vLLM. ``tp``, ``dcp``, ``pcp`` and ``pp`` count
     the ranks of tensor, decode context, prefill context and pipeline parallelism; ``tp`` 0 stands
-    for as few as ``dcp`` asks for. With ``images``, requests have image inputs.
+    for as few as ``dcp`` asks for. ``pp_partition`` counts the layers of each pipeline stage. With
+    ``images``, requests have image inputs.
     """
 
     speculative: Speculative | None = None
@@ -50,6 +51,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     dcp: int = 1
     pcp: int = 1
     pp: int = 1
+    pp_partition: tuple[int, ...] | None = None
     residency_metrics: bool = False
     flop_metrics: bool = False
     sampling_masks: bool = False
@@ -96,7 +98,7 @@ def check_model(model: Model, features: Features) -> None:
             f"--speculative {features.speculative}: {model.name} has no draft head for multi-token "
             f"prediction; methods without one are {others}"
         )
-    stages(model, model.layers, features.pp)
+    stages(model, model.layers, features.pp, features.pp_partition)
     heads = max((it.cache.kv_heads for it in model.layers if _has_kv_heads(it.cache)), default=0)
     if features.tp and features.dcp > 1 and features.tp < heads * features.dcp:
         raise PlanError(

@@ -12,8 +12,9 @@ from hybrid_blocks.geometry.kernel_blocks import LATENT_BLOCK_TOKENS
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.model.weights import bits_of_name, with_bits
+from hybrid_blocks.tools.plan.memory import Cards
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
-from hybrid_blocks.tools.read import effects, speculative, values
+from hybrid_blocks.tools.read import effects, speculative, vllm_variables
 from hybrid_blocks.tools.read.arguments import Parsed, read_arguments
 from hybrid_blocks.tools.read.level import (
     Refusal,
@@ -25,12 +26,9 @@ from hybrid_blocks.tools.read.options import recorded, shown
 from hybrid_blocks.tools.read.words import Words, find_server
 from hybrid_blocks.variables import CHECKPOINTS, LEVEL
 
-BATCHED_TOKENS: Final = 8192
-"""vLLM's default for a server on a GPU of 70 to 160 GB; smaller ones take 2,048, larger 16,384."""
-SEQUENCES: Final = 1024
-PARTITION: Final = "VLLM_PP_LAYER_PARTITION"
-
 _DTYPES: Final = {"half": "float16", "float": "float32"}
+_ASYNC_ON_FIRST: Final = ("mtp", "ngram_gpu")
+"""Drafts beside which vLLM's first model runner schedules asynchronously."""
 _SPARSE_BACKENDS: Final = ("FLASHMLA_SPARSE", "FLASHINFER_MLA_SPARSE", "FLASH_ATTN_MLA_SPARSE")
 
 
@@ -51,8 +49,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     shown: str = ""
 
 
-def read_command(words: Sequence[str], source: str | None = None) -> Command:
+def read_command(
+    words: Sequence[str], source: str | None = None, cards: Cards | None = None
+) -> Command:
     """Read a pasted command; ``source`` is a model's config beside it, which then counts.
+
+    ``cards`` decide what vLLM takes for options that are left out.
 
     Raises:
         PlanError: no command of a server, or an option that it refuses or that cannot be planned;
@@ -60,15 +62,19 @@ def read_command(words: Sequence[str], source: str | None = None) -> Command:
 
     """
     found = find_server(words)
-    return read_arguments(found.arguments, lambda parsed: _of_server(found, parsed, source))
+    return read_arguments(found.arguments, lambda parsed: _of_server(found, parsed, source, cards))
 
 
-def _of_server(found: Words, parsed: Parsed, source: str | None) -> Command:
+def _of_server(found: Words, parsed: Parsed, source: str | None, cards: Cards | None) -> Command:
     level = level_of(found.environment)
-    command = of_options(parsed.values, parsed.model, found.environment, source)
+    command = of_options(parsed.values, parsed.model, found.environment, source, cards)
     reasons = natural_refusals(command.model, command.deployment)
     refusal = Refusal(reasons[0]) if reasons else refusal_of(parsed.values, found.environment)
-    notes = [figures_of(level, refusal)]
+    left_out = vllm_variables.leaves_plugin_out(found.environment)
+    if left_out is None:
+        notes = [figures_of(level, refusal)]
+    else:
+        level, notes = "off", [f"{left_out}; this command gets the figures of vLLM"]
     if found.env_file:
         notes.append("variables in --env-file are not read; write them as -e NAME=VALUE")
     model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
@@ -82,12 +88,12 @@ def _of_server(found: Words, parsed: Parsed, source: str | None) -> Command:
 
 def _shown(parsed: Parsed, environment: Mapping[str, str]) -> str:
     """Return the command that the plan understood; of JSON, which may hold keys, only the name."""
-    variables = (LEVEL.name, PARTITION, *effects.VARIABLES)
-    words = [f"{name}={environment[name]}" for name in variables if name in environment]
+    named = (LEVEL.name, *vllm_variables.SHOWN, *effects.VARIABLES)
+    words = [f"{name}={environment[name]}" for name in named if name in environment]
     words += ["vllm", "serve", *([parsed.model] if parsed.model else [])]
-    named = recorded().named()
+    options = recorded().named()
     for name, value in parsed.values.items():
-        option = named[name]
+        option = options[name]
         if name not in effects.MAPPED:
             continue
         if option.kind == "switch":
@@ -125,8 +131,11 @@ def of_options(
     name: str | None,
     environment: Mapping[str, str],
     source: str | None = None,
+    cards: Cards | None = None,
 ) -> Command:
     """Make a deployment of vLLM's options by their names; ``name`` is the model that it serves.
+
+    ``cards`` are as in `read_command`.
 
     Raises:
         PlanError: an option that vLLM refuses or that cannot be planned; names it.
@@ -144,9 +153,13 @@ def of_options(
     if drafts is not None and not drafts.of_model:
         model = msgspec.structs.replace(model, draft_layers=())
     _check_model(model, options)
-    _check_variables(model, environment)
-    deployment = _deployment(options, model, drafts, environment)
-    notes = _notes(options, model, deployment, environment)
+    is_strict = bool(options.get("fail_on_environ_validation"))
+    vllm_variables.check(model, environment, is_strict=is_strict)
+    deployment = _deployment(options, model, drafts, environment, cards)
+    notes = [
+        *_notes(options, model, deployment, environment, cards),
+        *vllm_variables.notes(environment),
+    ]
     return Command(
         model=msgspec.structs.replace(model, notes=(*model.notes, *notes)),
         deployment=deployment,
@@ -252,19 +265,12 @@ def _backend(options: Mapping[str, Any]) -> str | None:
     return None if name == "AUTO" else name
 
 
-def _check_variables(model: Model, environment: Mapping[str, str]) -> None:
-    kinds = {layer.cache.kind for layer in model.layers}
-    for name, (harmless, kind, why) in effects.VARIABLES.items():
-        value = environment.get(name)
-        if value is not None and value not in harmless and (kind is None or kind in kinds):
-            raise PlanError(f"{name}={shown(value)}: {why}")
-
-
 def _deployment(
     options: Mapping[str, Any],
     model: Model,
     drafts: speculative.Drafts | None,
     environment: Mapping[str, str],
+    cards: Cards | None,
 ) -> Deployment:
     refusal = refusal_of(options, environment)
     length = options.get("max_model_len")
@@ -276,20 +282,20 @@ def _deployment(
         kv_cache_dtype=kv_dtype,
         mamba_ssm_dtype=options.get("mamba_ssm_cache_dtype", "auto"),
         max_model_len=None if length == -1 else length,
-        max_num_seqs=_sequences(options),
+        max_num_seqs=_sequences(options, cards),
         num_speculative_tokens=0 if drafts is None else drafts.num_tokens,
         mamba_cache_mode="none" if caching is False else "align",
         block_size=options.get("block_size"),
-        attention_backend=_backend(options),
+        attention_backend=vllm_variables.invariant_backend(model, _backend(options), environment),
         gdn_prefill_backend=options.get("gdn_prefill_backend") or "auto",
         kda_prefill_backend=options.get("kda_prefill_backend") or "auto",
-        in_flight_batches=_batches(options, drafts),
+        in_flight_batches=_batches(options, drafts, environment),
         level_refusal=None if refusal is None or refusal.remedy else refusal.reason,
-        pp_partition=partition_of(environment),
+        pp_partition=vllm_variables.partition_of(environment),
         checkpoint_format=_checkpoint_format(options, environment, refusal),
     )
     return msgspec.structs.replace(
-        deployment, max_num_batched_tokens=_batched_tokens(options, deployment.length(model))
+        deployment, max_num_batched_tokens=_batched_tokens(options, deployment.length(model), cards)
     )
 
 
@@ -311,54 +317,74 @@ def _checkpoint_format(
     return asked if is_whole and has_cache and refusal is None else "full"
 
 
-def partition_of(environment: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Read the layers of each pipeline stage from vLLM's variable; None where it is not set.
+def defaults_of(cards: Cards | None) -> tuple[int, int]:
+    """Return the batched tokens and sequences of vLLM's server on these cards, else on an H100.
 
-    Raises:
-        PlanError: the variable holds no list of counts.
-
+    Follows ``EngineArgs.get_batch_defaults``.
     """
-    text = environment.get(PARTITION)
-    if text is None:
-        return None
-    try:
-        return tuple(map(values.count, text.split(",")))
-    except ValueError:
-        raise PlanError(
-            f"{PARTITION}={shown(text)}: give the layers of each stage, for example 48,16"
-        ) from None
+    if cards is None:
+        return 8192, 1024
+    if cards.total_bytes >= 160 * 2**30:
+        return 16_384, 1024
+    is_a100 = (cards.kind or "").startswith("A100")
+    return (8192, 1024) if cards.total_bytes >= 70 * 2**30 and not is_a100 else (2048, 256)
 
 
-def _sequences(options: Mapping[str, Any]) -> int:
+def _sequences(options: Mapping[str, Any], cards: Cards | None) -> int:
     given: int | None = options.get("max_num_seqs")
     if given is not None:
         return given
     tokens: int | None = options.get("max_num_batched_tokens")
-    most = SEQUENCES * _doubled(options)
+    most = defaults_of(cards)[1] * _doubled(options)
     return most if tokens is None else min(most, tokens)
 
 
-def _batched_tokens(options: Mapping[str, Any], length: int) -> int:
+def _batched_tokens(options: Mapping[str, Any], length: int, cards: Cards | None) -> int:
     given: int | None = options.get("max_num_batched_tokens")
     if given is not None:
         return given
-    tokens = BATCHED_TOKENS * _doubled(options)
+    tokens = defaults_of(cards)[0] * _doubled(options)
     if options.get("enable_chunked_prefill") is False:
         tokens = max(tokens, length)
-    return min(tokens, _sequences(options) * length)
+    return min(tokens, _sequences(options, cards) * length)
 
 
 def _doubled(options: Mapping[str, Any]) -> int:
     return 2 if options.get("performance_mode") == "throughput" else 1
 
 
-def _batches(options: Mapping[str, Any], drafts: speculative.Drafts | None) -> int:
-    """Batches under way at once: one more than pipeline stages if scheduled asynchronously."""
+def _batches(
+    options: Mapping[str, Any],
+    drafts: speculative.Drafts | None,
+    environment: Mapping[str, str],
+) -> int:
+    """Batches under way at once: one more than pipeline stages if scheduled asynchronously.
+
+    Raises:
+        PlanError: the model runner that a variable chooses does not serve these options.
+
+    """
     stages: int = options.get("pipeline_parallel_size", 1)
+    is_second = vllm_variables.is_on(environment, vllm_variables.RUNNER)
+    needs_first = drafts is not None and not drafts.is_async
+    if is_second and needs_first:
+        raise PlanError(
+            f"{vllm_variables.RUNNER}=1: vLLM's second model runner refuses {drafts.method} drafts; "  # type: ignore[union-attr]
+            "leave it out"
+        )
+    is_first = is_second is False or needs_first
+    hinders = is_first and (
+        stages > 1 or (drafts is not None and drafts.method not in _ASYNC_ON_FIRST)
+    )
     is_async = options.get("async_scheduling")
+    if is_async and hinders:
+        raise PlanError(
+            "--async-scheduling: vLLM's first model runner refuses it beside pipeline stages and "
+            f"these drafts; leave out {vllm_variables.RUNNER}=0, or --async-scheduling"
+        )
     if is_async is None:
         backend = options.get("distributed_executor_backend")
-        is_async = backend in {None, "mp", "uni"} and (drafts is None or drafts.is_async)
+        is_async = backend in {None, "mp", "uni"} and not hinders
     return stages + (1 if is_async else 0)
 
 
@@ -367,6 +393,7 @@ def _notes(
     model: Model,
     deployment: Deployment,
     environment: Mapping[str, str],
+    cards: Cards | None,
 ) -> list[str]:
     notes = []
     assumed = {
@@ -378,9 +405,11 @@ def _notes(
     }
     if missing := {flag: taken for flag, (given, taken) in assumed.items() if given is None}:
         taken = ", ".join(f"{flag} {value}" for flag, value in missing.items())
+        others = (
+            "a GPU of 70 to 160 GB (256 and 2,048 on smaller ones, 1,024 and 16,384 on larger ones)"
+        )
         notes.append(
-            f"{taken} is assumed, as vLLM does on a GPU of 70 to 160 GB (256 and 2,048 on smaller "
-            "ones, 1,024 and 16,384 on larger ones)"
+            f"{taken} is assumed, as vLLM does on {others if cards is None else cards.name}"
         )
     longest = model.max_model_len
     may_be_longer = environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") != "0"

@@ -12,6 +12,7 @@ from hybrid_blocks.tools.read.arguments import Parsed, read_arguments
 from hybrid_blocks.tools.read.command import find_model
 from hybrid_blocks.tools.read.level import feature_of, level_of
 from hybrid_blocks.tools.read.options import shown
+from hybrid_blocks.tools.read.vllm_variables import leaves_plugin_out, partition_of
 from hybrid_blocks.tools.read.words import Words, find_server
 
 
@@ -37,6 +38,8 @@ def read_features(words: Sequence[str], source: str | None = None) -> Asked:
 
 def _of_server(found: Words, parsed: Parsed, source: str | None) -> Asked:
     options = parsed.values
+    if left_out := leaves_plugin_out(found.environment):
+        raise PlanError(f"{left_out}; without it the level is off")
     name = source or options.get("hf_config_path") or parsed.model
     if name is None:
         raise PlanError("the command names no model: vllm serve MODEL …")
@@ -54,6 +57,7 @@ def _of_server(found: Words, parsed: Parsed, source: str | None) -> Asked:
             dcp=options.get("decode_context_parallel_size", 1),
             pcp=options.get("prefill_context_parallel_size", 1),
             pp=options.get("pipeline_parallel_size", 1),
+            pp_partition=partition_of(found.environment),
             residency_metrics=bool(options.get("kv_cache_metrics")),
             flop_metrics=bool(options.get("enable_mfu_metrics")),
             sampling_masks=bool(options.get("return_sampling_mask")),

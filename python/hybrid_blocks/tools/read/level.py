@@ -11,6 +11,7 @@ from hybrid_blocks.model import PlanError
 from hybrid_blocks.reasons import first
 from hybrid_blocks.tools.read import speculative
 from hybrid_blocks.tools.read.options import shown
+from hybrid_blocks.tools.read.vllm_variables import SIMPLE_OFFLOAD, is_on
 
 LEVELS: Final = ("off", "pool", "manager", "natural")
 _OFFLOADING: Final = {"native": "OffloadingConnector", "lmcache": "LMCacheMPConnector"}
@@ -45,7 +46,7 @@ def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Re
     }
     if reason := first(refused):
         return Refusal(reason)
-    connector = connector_of(options)
+    connector = connector_of(options, environment)
     if connector is None:
         return None
     drafts = bool(speculative.config_of(options))
@@ -79,7 +80,7 @@ def figures_of(level: str | None, refusal: Refusal | None) -> str:
     return f"{asked}HYBRID_BLOCKS=natural reaches level manager, because of {refusal.reason}"
 
 
-def connector_of(options: Mapping[str, Any]) -> Connector | None:
+def connector_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Connector | None:
     """Return the connector that vLLM's options configure, None without one.
 
     As in vLLM, ``--kv-offloading-size`` replaces the name of another one.
@@ -89,6 +90,8 @@ def connector_of(options: Mapping[str, Any]) -> Connector | None:
     name = fields.get("kv_connector")
     if options.get("kv_offloading_size") is not None:
         name = _OFFLOADING.get(options.get("kv_offloading_backend", "native"))
+        if name == _OFFLOADING["native"] and is_on(environment, SIMPLE_OFFLOAD):
+            name = "SimpleCPUOffloadConnector"
     if not name:
         return None
     module, extra = fields.get("kv_connector_module_path"), fields.get("kv_connector_extra_config")
@@ -100,7 +103,7 @@ def feature_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> st
 
     Of a list that level ``natural`` refuses it is the name of a connector that it refuses.
     """
-    connector = connector_of(options)
+    connector = connector_of(options, environment)
     if connector is None:
         return None
     if connector.refused(environment) is not None:

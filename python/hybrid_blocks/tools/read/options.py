@@ -50,9 +50,10 @@ class Option(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """All options of one release."""
+    """All options and environment variables of one release."""
 
     release: str
+    variables: tuple[str, ...]
     options: tuple[Option, ...]
 
     def named(self) -> dict[str, Option]:
