@@ -3,18 +3,31 @@
 import hashlib
 from collections.abc import Iterable
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import hybrid_blocks
 import orjson
+from hybrid_blocks.model import Model
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.vllm import prefill_checkpoint
 
 Row = dict[str, Any]
+
+CARD = "H100-80GB"
+"""The card that vLLM's side is planned for; its kernels write states from inside a forward."""
+
+
+def stock_code(model: Model, deployment: Deployment) -> str:
+    """Name what vLLM's own rows depend on: its release, and the card if its kernels count there."""
+    has_kernel = prefill_checkpoint.alignment(model, deployment) is not None
+    return f"vllm {version('vllm')}" + (f" on {deployment.card}" if has_kernel else "")
 
 
 @cache
 def code_of(part: str) -> str:
-    """Name the binary and the Python code of one part of the package, such as ``replay``."""
+    """Name the binary and the Python code of one folder of the package, such as ``vllm``."""
     package = Path(hybrid_blocks.__file__).parent
     files = [*package.glob("_core*.so"), *sorted((package / part).rglob("*.py"))]
     digest = hashlib.sha256()

@@ -5,7 +5,7 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from _record import Row
+from _record import CARD, Row
 from _served_model import Side
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.trace import Trace, read_trace
@@ -22,8 +22,10 @@ MODELS = ("Qwen3.5-27B", "Nemotron-H-8B")
 
 
 def deployment(length: int = MAX_MODEL_LEN) -> Deployment:
-    """Return how models are deployed: no drafts, one GPU, one batch in flight."""
-    return Deployment(max_model_len=length, max_num_batched_tokens=TOKENS, in_flight_batches=1)
+    """Return how models are deployed: no drafts, one H100, one batch in flight."""
+    return Deployment(
+        max_model_len=length, max_num_batched_tokens=TOKENS, in_flight_batches=1, card=CARD
+    )
 
 
 @cache

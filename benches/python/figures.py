@@ -22,7 +22,7 @@ import hits
 import msgspec
 import numpy as np
 import orjson
-from _record import Row
+from _record import CARD, Row
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import (
@@ -61,7 +61,7 @@ FULL = 0.97
 
 
 def deployment(**options: Any) -> Deployment:
-    return Deployment(max_num_batched_tokens=TOKENS, in_flight_batches=1, **options)
+    return Deployment(max_num_batched_tokens=TOKENS, in_flight_batches=1, card=CARD, **options)
 
 
 def capacity(data: Path, limit: int) -> Iterator[Row]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache as remember
 from functools import partial
-from importlib.metadata import version
 from itertools import groupby, product
 from multiprocessing import get_context
 from operator import itemgetter
@@ -20,7 +19,7 @@ from statistics import fmean
 
 import _test_folders  # noqa: F401
 import msgspec
-from _record import Record, Row, code_of
+from _record import CARD, Record, Row, code_of, stock_code
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import (
     Cache,
@@ -151,7 +150,7 @@ def run(choice: Choice, data: Path, path: Path, *, jobs: int) -> Iterator[Row]:
     order = {(name, model, share_text(share)): at for at, (name, model, share) in enumerate(cases)}
     record = Record(path)
     # Rows of other loads stay; rows of ours that other code made go.
-    code = _code(ManagerName.RUST)
+    code = code_of("tools/replay")
     current = [r for r in record.rows.values() if r["code"] == code or r["manager"] == "vllm"]
     record.keep(sorted(current, key=lambda r: order.get((r["load"], r["model"], r["share"]), -1)))
 
@@ -182,7 +181,7 @@ def _run_case(case: tuple[str, str, float], *, choice: Choice, data: Path, path:
                 about: Row = {"load": name, "model": model, "share": share_text(share)}
                 if choice.running != RUNNING:
                     about["running"] = choice.running
-                record.add({**about, **_row(result, variant), "digest": digest})
+                record.add({**about, **_row(result, variant, cache), "digest": digest})
             rows.append(record.rows[digest])
         else:
             return rows
@@ -203,6 +202,7 @@ def _unbounded(name: str, model: str, data: Path, limit: int | None) -> SharedCa
         max_num_batched_tokens=ENGINE.max_num_batched_tokens,
         in_flight_batches=1,
         block_size=LOADS[name].grain,
+        card=CARD,
     )
     return SharedCache(_trace(name, data, limit), model_cache(model, 1024 * GIB, deployment))
 
@@ -232,7 +232,7 @@ def _replay(
     return result
 
 
-def _row(result: Result, variant: Variant) -> Row:
+def _row(result: Result, variant: Variant, cache: Cache) -> Row:
     names = (
         "manager",
         "requests",
@@ -251,14 +251,20 @@ def _row(result: Result, variant: Variant) -> Row:
     )
     figures = msgspec.to_builtins(result)
     about = {"variant": variant.name, "gib": round(result.memory_bytes / GIB, 2)}
-    return {**about, "code": _code(variant.manager), **{name: figures[name] for name in names}}
+    return {
+        **about,
+        "code": _code(variant.manager, cache),
+        **{name: figures[name] for name in names},
+    }
 
 
-def _code(manager: ManagerName) -> str:
+def _code(manager: ManagerName, cache: Cache) -> str:
     """Name the code that a manager's rows depend on."""
     if manager is ManagerName.VLLM:
-        return f"vllm {version('vllm')}"
-    return code_of("replay")
+        assert cache.model is not None
+        assert cache.deployment is not None
+        return stock_code(cache.model, cache.deployment)
+    return code_of("tools/replay")
 
 
 def _digest(
@@ -269,7 +275,7 @@ def _digest(
     left_out: Iterable[int],
 ) -> str:
     model = cache.model.name if cache.model else ""
-    facts = (variant.name, _code(variant.manager), model, cache.memory_bytes, config)
+    facts = (variant.name, _code(variant.manager, cache), model, cache.memory_bytes, config)
     digest = hashlib.sha256(repr((facts, sorted(left_out))).encode())
     columns = (trace.arrival, trace.follows, trace.prompt_tokens, trace.output_tokens)
     for column in (*columns, trace.span_start, trace.span_first, trace.span_count):

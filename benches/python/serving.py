@@ -20,11 +20,11 @@ import _served_copies
 import _served_hits
 import _served_prompts
 import _served_running
-from _record import Record, Row, code_of
+from _record import Record, Row, code_of, stock_code
 from _served_model import OtherLevelError, Side
-from _served_rows import Cases
+from _served_rows import Cases, deployment
+from hybrid_blocks.model import load_model
 from public_data import DATA
-from vllm import __version__ as vllm_version
 
 FIGURES = {
     "running": _served_running,
@@ -34,10 +34,10 @@ FIGURES = {
 }
 
 
-def code(side: Side) -> str:
+def code(side: Side, model: str) -> str:
     """Name the code that a side's rows depend on."""
     if side is Side.STOCK:
-        return f"vllm {vllm_version}"
+        return stock_code(load_model(model), deployment())
     return code_of("vllm")
 
 
@@ -47,7 +47,7 @@ def rows(figure: str, found: Cases, record: Record, refused: list[str]) -> Itera
     Models that do not reach their side's level are left out, and named in ``refused``.
     """
     for about, run in found:
-        key = {"figure": figure, **about, "code": code(about["side"])}
+        key = {"figure": figure, **about, "code": code(about["side"], about["model"])}
         digest = hashlib.sha256(repr(sorted(key.items())).encode()).hexdigest()[:24]
         if digest not in record.rows:
             try:
