@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from grafana import Panel, Row, document, rate, selected, total
-from hybrid_blocks.metrics import engine
-from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
+from hybrid_blocks import metrics
+from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES
 
 FILE = Path(__file__).parent / "hybrid_blocks.json"
 
@@ -19,16 +19,16 @@ OF_VLLM = (RUNNING, WAITING, PREEMPTIONS, FOUND, ASKED)
 """vLLM's own metrics that the board shows next to the plugin's."""
 
 _HIT_RATE = f"{rate(FOUND)} / ({rate(ASKED)} > 0)"
-_SLABS, _BLOCKS = engine.SLABS.name, engine.BLOCKS.name
-_LABELS = ", ".join(("instance", "model_name", "engine", *engine.INFO.labels))
+_SLABS, _BLOCKS = metrics.SLABS.name, metrics.BLOCKS.name
+_LABELS = ", ".join(("instance", "model_name", "engine", *metrics.INFO.labels))
 
 
 def _offload(title: str, description: str, *names: str, unit: str = "short") -> Panel:
     """Show gauges as they are and counters as rates; the legend is the name in words."""
     queries = {
-        name.replace("_", " "): rate(COUNTERS[name].name)
-        if name in COUNTERS
-        else total(GAUGES[name].name)
+        name.replace("_", " "): rate(OFFLOAD_COUNTERS[name].name)
+        if name in OFFLOAD_COUNTERS
+        else total(OFFLOAD_GAUGES[name].name)
         for name in names
     }
     return Panel(title, description, queries, unit)
@@ -40,7 +40,7 @@ OVERVIEW = Row(
         Panel(
             "Level",
             "The level that each engine runs at, and why no higher one.",
-            {"": f"max by ({_LABELS}) ({selected(engine.INFO.name)})"},
+            {"": f"max by ({_LABELS}) ({selected(metrics.INFO.name)})"},
             kind="table",
             width=24,
             height=4,
@@ -77,21 +77,21 @@ MEMORY = Row(
         Panel(
             "Slabs that change hands",
             "Slabs a second that a pool took from another.",
-            {"steals": rate(engine.SLAB_STEALS.name)},
+            {"steals": rate(metrics.SLAB_STEALS.name)},
         ),
         Panel(
             "Held for other engines",
             "Slabs of prompts that a decoding engine has still to read. Refused: prompts a second "
             "that found no room to wait.",
-            {"slabs": total(engine.HELD_SLABS.name), "refused": rate(engine.HELD_REFUSED.name)},
+            {"slabs": total(metrics.HELD_SLABS.name), "refused": rate(metrics.HELD_REFUSED.name)},
         ),
         Panel(
             "Reads that do not end",
             "Slabs kept from others, as a read that was given up may still write them. Given up: "
             "requests a second that went on without what they read.",
             {
-                "slabs": total(engine.STALLED_SLABS.name),
-                "given up": rate(engine.STALLED_READS.name),
+                "slabs": total(metrics.STALLED_SLABS.name),
+                "given up": rate(metrics.STALLED_READS.name),
             },
         ),
     ],
@@ -102,22 +102,22 @@ HITS = Row(
         Panel(
             "Hits by their end",
             "Admissions a second. no_checkpoint: attention was there, but no state was.",
-            {"{{ended_by}}": rate(engine.HITS.name, "ended_by")},
+            {"{{ended_by}}": rate(metrics.HITS.name, "ended_by")},
             stacked=True,
         ),
         Panel(
             "Complete hits",
             "Share of admissions whose hit is as long as it can be.",
             {
-                "complete": f"{rate(engine.HITS.name, ended_by='complete')}"
-                f" / ({rate(engine.HITS.name)} > 0)"
+                "complete": f"{rate(metrics.HITS.name, ended_by='complete')}"
+                f" / ({rate(metrics.HITS.name)} > 0)"
             },
             "percentunit",
         ),
         Panel(
             "Hits cut",
             "Hits a second whose blocks were too scattered to resume from.",
-            {"cut": rate(engine.HITS_SHORTENED.name)},
+            {"cut": rate(metrics.HITS_SHORTENED.name)},
         ),
     ],
 )
@@ -127,19 +127,19 @@ STATES = Row(
         Panel(
             "Checkpoints written",
             "States kept a second, by place.",
-            {"{{place}}": rate(engine.CHECKPOINTS_WRITTEN.name, "place")},
+            {"{{place}}": rate(metrics.CHECKPOINTS_WRITTEN.name, "place")},
             stacked=True,
         ),
         Panel(
             "Checkpoints dropped",
             "States not kept, a second. Many of evicted or no_room: the memory is too small.",
-            {"{{reason}}": rate(engine.CHECKPOINTS_DROPPED.name, "reason")},
+            {"{{reason}}": rate(metrics.CHECKPOINTS_DROPPED.name, "reason")},
             stacked=True,
         ),
         Panel(
             "Checkpoints used",
             "States copied a second for requests that resume from them.",
-            {"forks": rate(engine.FORKS.name)},
+            {"forks": rate(metrics.FORKS.name)},
         ),
     ],
 )
@@ -198,7 +198,7 @@ def board() -> dict[str, Any]:
         uid="hybrid-blocks",
         title="vLLM / Hybrid blocks",
         description="Slabs, hits, checkpoints and offload of engines with hybrid_blocks.",
-        of=engine.INFO.name,
+        of=metrics.INFO.name,
         rows=(OVERVIEW, MEMORY, HITS, STATES, OFFLOAD),
     )
 

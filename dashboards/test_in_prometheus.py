@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from board import ASKED, FOUND, OF_VLLM, WAITING, board
 from grafana import VARIABLES, expressions
-from hybrid_blocks.metrics import engine as figures
-from hybrid_blocks.metrics.figure import Sample
-from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
+from hybrid_blocks import metrics as figures
+from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES, Sample
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher
 from ports import HOST
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
@@ -59,9 +58,9 @@ class Others(Collector):
     def __init__(self) -> None:
         registry = CollectorRegistry()
         labels = list(ENGINE)
-        counters = [*(one.family for one in COUNTERS.values())]
+        counters = [*(one.family for one in OFFLOAD_COUNTERS.values())]
         counters += [name for name in OF_VLLM if name.endswith("_total")]
-        gauges = [one.name for one in GAUGES.values()]
+        gauges = [one.name for one in OFFLOAD_GAUGES.values()]
         gauges += [name for name in OF_VLLM if not name.endswith("_total")]
         self._counters = [Counter(one, one, labels, registry=registry) for one in counters]
         self._gauges = [Gauge(one, one, labels, registry=registry) for one in gauges]

@@ -5,15 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.tools.trace.builder import Span, TraceBuilder
+from hybrid_blocks.tools.trace.sessions import Draw, LogNormal, Prefixes, Schedule, Source, fill
 from hybrid_blocks.tools.trace.workloads import BranchingTools, Chats, Documents, Kind
-from hybrid_blocks.tools.trace.workloads.sessions import (
-    Draw,
-    LogNormal,
-    Prefixes,
-    Schedule,
-    Source,
-    fill,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,10 @@ import hybrid_blocks
 import pytest
 import typer
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.tools.cli import app, installed, replay
-from hybrid_blocks.tools.cli.given import Given
+from hybrid_blocks.tools.cli import app, replay
+from hybrid_blocks.tools.cli.options import Given
 from hybrid_blocks.tools.cli.output import STDOUT, fail, write_json
+from hybrid_blocks.tools.doctor import environment
 from typer.testing import CliRunner
 
 MOST_LINES = 50
@@ -137,7 +138,7 @@ def test_options_count_as_given_only_on_the_command_line() -> None:
 def test_what_runs_in_vllm_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    monkeypatch.setattr(installed, "find_spec", lambda _: None)
+    monkeypatch.setattr(environment, "find_spec", lambda _: None)
     monkeypatch.setattr(replay, "generate_requests", lambda *_: pytest.fail("it began to work"))
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2

@@ -4,8 +4,8 @@ import re
 
 import pytest
 from hybrid_blocks import __version__, build_info
-from hybrid_blocks.tools.cli import app, doctor, installed
-from hybrid_blocks.tools.doctor import packages
+from hybrid_blocks.tools.cli import app, doctor
+from hybrid_blocks.tools.doctor import environment, packages
 from hybrid_blocks.tools.doctor.packages import EXTRAS, Extra
 from hybrid_blocks.vllm.surface import Tier
 from patients import fails, is_killed, needs_a_variable, prints_and_exits, works
@@ -157,7 +157,7 @@ def test_the_extras_that_commands_draw_with_are_usable(monkeypatch: pytest.Monke
 def test_an_engine_is_asked_of_vllm_alone(
     monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
-    monkeypatch.setattr(installed, "find_spec", lambda _: None)
+    monkeypatch.setattr(environment, "find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["doctor", *words])
     assert result.exit_code == 2
     assert result.stderr == (

@@ -146,5 +146,6 @@ def test_the_plugin_keeps_few_rooms_and_arrows_and_no_circle() -> None:
 def test_a_drawing_is_read_as_it_says() -> None:
     rooms = drawn("Modules of the core")
     assert "ids" in rooms["pool"][1]
-    assert "group" in rooms["engine"][1] and "engine" not in rooms["group"][1]
+    assert "group" in rooms["engine"][1]
+    assert "engine" not in rooms["group"][1]
     assert "pool" not in rooms["ids"][1]

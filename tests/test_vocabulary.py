@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import typer
-from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.cli.commands import FUNCTIONS
+from hybrid_blocks.tools.cli import FUNCTIONS, app
 from typer.testing import CliRunner
 
 ALIASES = (

@@ -16,8 +16,7 @@ from typing import Any, get_type_hints
 import pytest
 import typer
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.cli.commands import FUNCTIONS
+from hybrid_blocks.tools.cli import FUNCTIONS, app
 from hybrid_blocks.tools.cli.output import to_draw, to_page, to_write
 from hybrid_blocks.tools.trace import FORMATS
 from typer.testing import CliRunner

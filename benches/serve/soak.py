@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import models
-from hybrid_blocks.tools.doctor.connectors import transfer
+from hybrid_blocks.tools.doctor.features import transfer
 from load import Done, requests, send
 from object_server import BUCKET, object_server
 from server import Server, serve

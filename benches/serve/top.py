@@ -14,8 +14,7 @@ from urllib.request import urlopen
 
 import models
 from hybrid_blocks.tools.top.frame import View, frame
-from hybrid_blocks.tools.top.read import metrics_url
-from hybrid_blocks.tools.top.reading import parse
+from hybrid_blocks.tools.top.read import metrics_url, parse
 from load import requests, send
 from server import Server, serve
 

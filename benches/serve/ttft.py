@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import models
-from hybrid_blocks.tools.doctor.connectors import transfer
+from hybrid_blocks.tools.doctor.features import transfer
 from program import answer_of
 from rich.console import Console
 from rich.table import Table

@@ -8,13 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from hybrid_blocks.metrics import engine
-from hybrid_blocks.metrics.figure import Figure
-from hybrid_blocks.metrics.offload import OFFLOAD
-from hybrid_blocks.metrics.several import SEVERAL
+from hybrid_blocks.metrics import DROPS, ENDS, ENGINE, OFFLOAD, PLACES, SEVERAL, Figure
 from hybrid_blocks.reasons import REASONS
-from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.cli.commands import FUNCTIONS
+from hybrid_blocks.tools.cli import FUNCTIONS, app
 from hybrid_blocks.variables import VARIABLES
 
 FOLDER: Final = Path(__file__).parents[1] / "reference"
@@ -85,13 +81,13 @@ def environment() -> str:
 
 def metrics() -> str:
     """Return the page of all figures."""
-    values = {"place": engine.PLACES, "reason": engine.DROPS, "ended_by": engine.ENDS}
+    values = {"place": PLACES, "reason": DROPS, "ended_by": ENDS}
     parts = ["# Metrics\n", MADE]
     parts.append(
         "Each figure also has vLLM's labels `model_name` and `engine`. Figures of slabs, forks, "
         "checkpoints and hits come from engines at level `natural` alone.\n"
     )
-    parts += ["## Engines\n", *_figures(engine.ENGINE)]
+    parts += ["## Engines\n", *_figures(ENGINE)]
     parts += ["", "| label | values |", "|---|---|"]
     for label, known in values.items():
         parts.append(f"| `{label}` | {', '.join(f'`{value}`' for value in known)} |")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from board import FILE, OF_VLLM, board
 from grafana import VARIABLES, expressions
-from hybrid_blocks.metrics.engine import ENGINE
-from hybrid_blocks.metrics.offload import OFFLOAD
+from hybrid_blocks.metrics import ENGINE, OFFLOAD
 
 BOARD = board()
 FIGURES = {figure.name: figure for figure in (*ENGINE, *OFFLOAD)}

@@ -4,9 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.metrics.engine import BLOCKS, ENGINE, HITS, pool_names
-from hybrid_blocks.metrics.figure import Figure
-from hybrid_blocks.metrics.offload import OFFLOAD, PREFIX
+from hybrid_blocks.metrics import BLOCKS, ENGINE, HITS, OFFLOAD, OFFLOAD_PREFIX, Figure, pool_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -56,6 +54,6 @@ def test_the_docs_of_offload_name_figures_that_are_there() -> None:
     assert names <= set(every)
     _, _, page = (DOCS / "offload.md").read_text().partition("\n## Metrics\n")
     rows = re.findall(r"^\| (`.*?) \|", page.partition("\n## ")[0], re.M)
-    told = {PREFIX + name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    told = {OFFLOAD_PREFIX + name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert len(told) >= 5
     assert told <= names

@@ -5,8 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.metrics.engine import BLOCKS, FORKS
-from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.metrics import BLOCKS, FORKS, Sample
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, Forwarder, Publisher
 from prometheus_client import CollectorRegistry, Counter, Gauge
 

@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.metrics.engine import BLOCKS, CHECKPOINTS_DROPPED, INFO
-from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.metrics import BLOCKS, CHECKPOINTS_DROPPED, INFO, Sample
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -103,7 +102,7 @@ def test_a_file_of_another_release_hides_no_engine(folder: Path) -> None:
 
 def test_an_engine_that_ended_is_no_longer_shown(folder: Path) -> None:
     code = (
-        "from hybrid_blocks.metrics.engine import BLOCKS\n"
+        "from hybrid_blocks.metrics import BLOCKS\n"
         "from hybrid_blocks.vllm.metrics import Publisher\n"
         "Publisher({}).publish(lambda: [BLOCKS.sample(1)])"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.metrics.offload import OFFLOAD
+from hybrid_blocks.metrics import OFFLOAD
 from hybrid_blocks.offload.host import ABSENT
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.metrics import HostInfo, definitions

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.metrics.offload import PREFIX
+from hybrid_blocks.metrics import OFFLOAD_PREFIX
 from hybrid_blocks.offload import promotions, rates, tier_queue, tiers_below
 from hybrid_blocks.offload.rates import RETRY_AFTER, ComputeRate, ReadRate
 from hybrid_blocks.offload.tier_queue import Chunks
@@ -178,11 +178,11 @@ def test_a_slow_store_is_passed_by_and_used_again_once_it_is_fast(
     stats = engine.manager.get_stats()
     assert stats is not None
     figures = stats.reduce()
-    assert figures[f"{PREFIX}passed_by_tokens"] == 2 * NUM_CHUNKS * TOKENS
-    assert figures[f"{PREFIX}object_read_bytes_per_second"] > 0
-    assert figures[f"{PREFIX}object_read_latency_seconds"] < 0.2
-    assert figures[f"{PREFIX}disk_read_bytes_per_second"] == 0
-    assert figures[f"{PREFIX}prompt_tokens_per_second"] == pytest.approx(640)
+    assert figures[f"{OFFLOAD_PREFIX}passed_by_tokens"] == 2 * NUM_CHUNKS * TOKENS
+    assert figures[f"{OFFLOAD_PREFIX}object_read_bytes_per_second"] > 0
+    assert figures[f"{OFFLOAD_PREFIX}object_read_latency_seconds"] < 0.2
+    assert figures[f"{OFFLOAD_PREFIX}disk_read_bytes_per_second"] == 0
+    assert figures[f"{OFFLOAD_PREFIX}prompt_tokens_per_second"] == pytest.approx(640)
 
 
 def test_without_a_rate_of_computing_all_is_read(

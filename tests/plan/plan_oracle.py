@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 import vllm
 import vllm_planning
-from hybrid_blocks.geometry.pipeline import stages
+from hybrid_blocks.geometry.deployment import stages
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -27,7 +27,7 @@ from hybrid_blocks.model.layer import (
     State,
 )
 from hybrid_blocks.tools.plan import Deployment
-from hybrid_blocks.tools.plan.vllm import prefill_checkpoint
+from hybrid_blocks.tools.plan.vllm import align
 from hybrid_blocks.vllm.surface.support import ordered, release_of
 from vllm.config import VllmConfig
 from vllm.model_executor.layers.mamba.abstract import MambaBase
@@ -243,7 +243,7 @@ class StateLayer(MambaBase):
     def __init__(self, cache: State, oracle: Oracle) -> None:
         self.shapes, self.dtypes = oracle.state(cache)
         self.keeps_to_grid = isinstance(cache, GatedDeltaNet)
-        self.alignment = prefill_checkpoint.alignment(oracle.model, oracle.deployment)
+        self.alignment = align.alignment(oracle.model, oracle.deployment)
         is_linear = isinstance(cache, LightningAttention)
         names = MambaAttentionBackendEnum
         self._mamba_type = names.LINEAR if is_linear else names.MAMBA2

@@ -12,7 +12,7 @@ import pytest
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.doctor import connectors
+from hybrid_blocks.tools.doctor import features
 from hybrid_blocks.tools.doctor.features import Features, Speculative
 from hybrid_blocks.tools.read import effects
 from hybrid_blocks.tools.read.arguments import parse
@@ -190,7 +190,7 @@ def _several(*names: str) -> str:
     children = [
         {
             "kv_connector": name,
-            "kv_connector_module_path": connectors.OURS.get(name),
+            "kv_connector_module_path": features.OURS.get(name),
             "kv_role": "kv_both",
             "kv_connector_extra_config": {"spec_name": "HybridOffloadingSpec"},
         }

@@ -9,8 +9,8 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.read.command import read_command
-from hybrid_blocks.tools.read.config_file import LARGEST
 from hybrid_blocks.tools.read.features import read_features
+from hybrid_blocks.tools.read.options import LARGEST
 from hybrid_blocks.tools.read.words import LONGEST, find_server
 from typer.testing import CliRunner
 

@@ -19,9 +19,8 @@ from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.vllm import plan_vllm
-from hybrid_blocks.tools.read.log_lines import PATTERNS, read_lines
+from hybrid_blocks.tools.read.log_lines import _COMPILED, PATTERNS, read_lines
 from hybrid_blocks.tools.read.log_report import LogReport, report_log
-from hybrid_blocks.tools.read.log_troubles import _COMPILED
 from hybrid_blocks.units import human
 from hypothesis import given
 from hypothesis import strategies as st

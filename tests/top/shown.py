@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.metrics import engine as figures
-from hybrid_blocks.metrics.figure import Sample
-from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
+from hybrid_blocks import metrics as figures
+from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES, Sample
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
@@ -74,9 +73,9 @@ def _natural(steps: int) -> list[Sample]:
 def _offload(registry: CollectorRegistry, labels: dict[str, str], steps: int) -> None:
     counted = {"stored_chunks": 200, "loaded_chunks": 50, "evicted_chunks": 7}
     held = {"host_held_bytes": 3 * 2**30, "disk_bytes": 20 * 2**30, "disk_chunks": 6_000}
-    for name, figure in COUNTERS.items():
+    for name, figure in OFFLOAD_COUNTERS.items():
         counter = Counter(figure.family, figure.documentation, list(labels), registry=registry)
         counter.labels(**labels).inc(counted.get(name, 0) * steps)
-    for name, figure in GAUGES.items():
+    for name, figure in OFFLOAD_GAUGES.items():
         gauge = Gauge(figure.name, figure.documentation, list(labels), registry=registry)
         gauge.labels(**labels).set(held.get(name, 0))

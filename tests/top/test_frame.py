@@ -4,9 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.tools.top.errors import GoneError
 from hybrid_blocks.tools.top.frame import View, frame
-from hybrid_blocks.tools.top.reading import Change, Reading, Sample, parse
+from hybrid_blocks.tools.top.read import Change, GoneError, Reading, Sample, parse
 from shown import MODEL, shown
 
 URL = "http://localhost:8000/metrics"

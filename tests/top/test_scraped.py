@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from hybrid_blocks.tools.top.frame import View, frame
-from hybrid_blocks.tools.top.reading import Reading, parse
+from hybrid_blocks.tools.top.read import Reading, parse
 
 ROOT = Path(__file__).parents[2]
 SCRAPED = Path(__file__).parent / "scraped"

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import pytest
 from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.top.errors import GoneError
-from hybrid_blocks.tools.top.read import fetch
+from hybrid_blocks.tools.top.read import GoneError, fetch
 from shown import shown
 from typer.testing import CliRunner
 

@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.tools.top.errors import GoneError
 from hybrid_blocks.tools.top.frame import View
-from hybrid_blocks.tools.top.read import metrics_url
-from hybrid_blocks.tools.top.reading import Reading
+from hybrid_blocks.tools.top.read import GoneError, Reading, metrics_url
 from hybrid_blocks.tools.top.watch import watch
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hybrid_blocks.tools.trace import Trace, TraceError, generate_workload, shared_prefixes
 from hybrid_blocks.tools.trace.builder import TraceBuilder
-from hybrid_blocks.tools.trace.signals import PAUSED_SECONDS, Signal, session_signals
+from hybrid_blocks.tools.trace.sharing import PAUSED_SECONDS, Signal, session_signals
 
 
 def turns(*, named: bool) -> Trace:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from chromium import IDLE, MODEL, Browser, browser
 from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.view import colors
+from hybrid_blocks.tools.view import page as colors
 from scripts import TEX, write_config, write_trace
 from typer.testing import CliRunner
 from urllib3.exceptions import ReadTimeoutError

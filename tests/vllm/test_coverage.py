@@ -12,7 +12,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.doctor.answer import at_level, reach
+from hybrid_blocks.tools.doctor.answer import NUM_REQUESTS, at_level, probed, reach
 from hybrid_blocks.tools.doctor.engine import Engine
 from hybrid_blocks.tools.doctor.features import (
     METHODS,
@@ -21,7 +21,6 @@ from hybrid_blocks.tools.doctor.features import (
     is_served,
     parse_speculative,
 )
-from hybrid_blocks.tools.doctor.probe import NUM_REQUESTS, probed
 from hybrid_blocks.tools.doctor.table import FEATURES, MOST_SERVED, Row, document, rows, share
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.level import Level

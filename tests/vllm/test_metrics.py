@@ -78,7 +78,7 @@ def test_the_plugin_sees_which_engine_resolves_its_block_sizes() -> None:
 
 
 SERVER = """
-from hybrid_blocks.metrics.engine import BLOCKS
+from hybrid_blocks.metrics import BLOCKS
 from hybrid_blocks.vllm import attach, metrics
 attach.register()
 metrics.Publisher({}).publish(lambda: [BLOCKS.sample(1, state="live")])

@@ -12,14 +12,11 @@ import pytest
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
-from hybrid_blocks.tools.profile.floor import Floor
-from hybrid_blocks.tools.profile.loop import Loop
-from hybrid_blocks.tools.profile.probes import Span, Step
+from hybrid_blocks.tools.profile.loop import Floor, Loop
 from hybrid_blocks.tools.profile.process import LevelProcess, ProfileError, check_agreement, profile
-from hybrid_blocks.tools.profile.recorded import Recorded
 from hybrid_blocks.tools.profile.report import make_table, plot
-from hybrid_blocks.tools.profile.result import PARTS, Findings, summarize
-from hybrid_blocks.tools.profile.workload import FLOOR, Settings, steady
+from hybrid_blocks.tools.profile.result import PARTS, Findings, Span, Step, summarize
+from hybrid_blocks.tools.profile.workload import FLOOR, Recorded, Settings, steady
 from hybrid_blocks.tools.trace import generate_workload, read_trace
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.manager.hasher import RequestHasher

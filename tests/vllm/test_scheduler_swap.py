@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.tools.doctor import probe
+from hybrid_blocks.tools.doctor import answer
 from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import attach, install, level, recorder
 from hybrid_blocks.vllm.scheduler import batching, one_call
@@ -108,10 +108,10 @@ def test_a_class_that_derives_from_both_keeps_its_order() -> None:
 
 
 def test_the_class_that_watches_one_call_for_the_coverage_stays() -> None:
-    bases = probe._watched(is_async=False).__bases__
+    bases = answer._watched(is_async=False).__bases__
     attach.register()
     install.uninstall()
-    assert probe._watched(is_async=False).__bases__ == bases
+    assert answer._watched(is_async=False).__bases__ == bases
 
 
 def test_an_engine_that_records_its_traffic_has_it_too(

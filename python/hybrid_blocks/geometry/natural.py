@@ -3,10 +3,9 @@
 import msgspec
 
 from hybrid_blocks.geometry.arena import ArenaPlan, GroupPlan
-from hybrid_blocks.geometry.deployment import Deployment
+from hybrid_blocks.geometry.deployment import Deployment, stages
 from hybrid_blocks.geometry.kernel_blocks import KERNEL_BLOCK_TOKENS, latent_block_tokens
 from hybrid_blocks.geometry.layout import CachedLayer, Layout, lay_out
-from hybrid_blocks.geometry.pipeline import stages
 from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.model.kind import kind_of
 from hybrid_blocks.model.layer import LatentAttention, LatentIndex, State, StateFormat

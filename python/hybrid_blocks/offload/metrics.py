@@ -16,7 +16,7 @@ from vllm.v1.kv_offload.cpu.common import CPUOffloadingMetrics
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
 from hybrid_blocks.arithmetic import ceil_div
-from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
+from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.tier_queue import TierQueue
@@ -30,11 +30,11 @@ def definitions() -> dict[str, OffloadingMetricMetadata]:
     """All metrics by name; those of vLLM's own spec keep their names."""
     counters = {
         figure.family: OffloadingCounterMetadata(documentation=figure.documentation)
-        for figure in COUNTERS.values()
+        for figure in OFFLOAD_COUNTERS.values()
     }
     gauges = {
         figure.family: OffloadingGaugeMetadata(documentation=figure.documentation)
-        for figure in GAUGES.values()
+        for figure in OFFLOAD_GAUGES.values()
     }
     return {**CPUOffloadingSpec.build_metric_definitions({}), **counters, **gauges}
 
@@ -89,7 +89,7 @@ class Counts:
         """Report and begin again from zero."""
         stats = OffloadingConnectorStats()
         for counter in fields(self):
-            if figure := COUNTERS.get(counter.name):
+            if figure := OFFLOAD_COUNTERS.get(counter.name):
                 stats.increase_counter(figure.family, getattr(self, counter.name))
                 setattr(self, counter.name, 0)
         for size in self.store_sizes:
@@ -102,7 +102,7 @@ class Counts:
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, reads)
         rate = (computing and computing.tokens_per_second) or 0
         for name, value in (_gauges(host, below) | {"prompt_tokens_per_second": rate}).items():
-            stats.set_gauge(GAUGES[name].family, value)
+            stats.set_gauge(OFFLOAD_GAUGES[name].family, value)
         return stats
 
 

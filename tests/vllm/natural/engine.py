@@ -11,7 +11,7 @@ from unittest.mock import patch
 import plan_oracle
 import torch
 import vllm_planning
-from hybrid_blocks.geometry.pipeline import stages
+from hybrid_blocks.geometry.deployment import stages
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan import Deployment

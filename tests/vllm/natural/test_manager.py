@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.metrics.engine import ENDS
+from hybrid_blocks.metrics import ENDS
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
 from hybrid_blocks.vllm import check
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level

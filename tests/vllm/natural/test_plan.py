@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.geometry import capacity
-from hybrid_blocks.geometry.pipeline import stages
+from hybrid_blocks.geometry.deployment import stages
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.layer import State, StateFormat
 from hybrid_blocks.model.table import entries

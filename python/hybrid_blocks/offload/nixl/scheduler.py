@@ -8,9 +8,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
 from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import MambaSpec
 
+from hybrid_blocks import metrics as figures
 from hybrid_blocks.arithmetic import ceil_div
-from hybrid_blocks.metrics import engine as figures
-from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.metrics import Sample
 from hybrid_blocks.offload.nixl import params
 from hybrid_blocks.offload.nixl.held import DEFAULT_SHARE, SHARE, Held
 from hybrid_blocks.offload.nixl.stalled import Stalled, StalledReads

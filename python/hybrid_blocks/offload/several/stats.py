@@ -11,7 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorStats
 from vllm.logger import init_logger
 
-from hybrid_blocks.metrics.several import COUNTERS, GAUGES
+from hybrid_blocks.metrics import SEVERAL_COUNTERS, SEVERAL_GAUGES
 from hybrid_blocks.offload.several.child import Child
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -47,7 +47,7 @@ class ChoiceStats(KVConnectorStats):
         for label, figures in other.data.items():
             own = self.data.setdefault(label, {})
             for name, value in figures.items():
-                own[name] = value if name in GAUGES else own.get(name, 0) + value
+                own[name] = value if name in SEVERAL_GAUGES else own.get(name, 0) + value
         return self
 
     def reduce(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class SeveralPromMetrics(KVConnectorPromMetrics):
         super().__init__(*arguments, **options)
         self._children = children
         labels = [*self._labelnames, "connector"]
-        kinds: Any = (self._counter_cls, COUNTERS), (self._gauge_cls, GAUGES)
+        kinds: Any = (self._counter_cls, SEVERAL_COUNTERS), (self._gauge_cls, SEVERAL_GAUGES)
         self._metrics = {
             name: declare(name=figure.family, documentation=figure.documentation, labelnames=labels)
             for declare, figures in kinds
@@ -117,7 +117,7 @@ class SeveralPromMetrics(KVConnectorPromMetrics):
                 metric: Any = self._metrics[name].labels(
                     *self.per_engine_labelvalues[engine], label
                 )
-                if name in GAUGES:
+                if name in SEVERAL_GAUGES:
                     metric.set(value)
                 else:
                     metric.inc(value)

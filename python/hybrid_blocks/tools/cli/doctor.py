@@ -12,11 +12,10 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import load_model
 from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.tools.cli.doctor_reach import Wanted, ask_for_vllm, print_reach, quietly
-from hybrid_blocks.tools.cli.given import Given
+from hybrid_blocks.tools.cli.options import Given
 from hybrid_blocks.tools.cli.output import fail
-from hybrid_blocks.tools.cli.pasted import pasted, refuse_pasted
-from hybrid_blocks.tools.doctor.connectors import CONNECTORS
-from hybrid_blocks.tools.doctor.features import METHODS, Features, parse_speculative
+from hybrid_blocks.tools.cli.words import pasted, refuse_pasted
+from hybrid_blocks.tools.doctor.features import CONNECTORS, METHODS, Features, parse_speculative
 from hybrid_blocks.tools.doctor.packages import EXTRAS, kernels_by, rows
 from hybrid_blocks.tools.read.features import read_features
 from hybrid_blocks.tools.read.vllm_variables import partition_of

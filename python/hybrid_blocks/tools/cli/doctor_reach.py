@@ -14,8 +14,7 @@ from hybrid_blocks import variables
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.terminal import plain
-from hybrid_blocks.tools.cli.installed import need_vllm
-from hybrid_blocks.tools.cli.without_gpu import allow_no_gpu
+from hybrid_blocks.tools.doctor.environment import allow_no_gpu, need_vllm
 from hybrid_blocks.tools.doctor.features import Features, check_model
 from hybrid_blocks.tools.plan.report import Plan
 from hybrid_blocks.tools.read.level import level_of

@@ -10,8 +10,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.terminal import make_console
-from hybrid_blocks.tools.cli.command_line import made_by
-from hybrid_blocks.tools.cli.given import Given
+from hybrid_blocks.tools.cli.options import Given, Option, draft_tokens
 from hybrid_blocks.tools.cli.output import (
     STDOUT,
     fail,
@@ -20,7 +19,6 @@ from hybrid_blocks.tools.cli.output import (
     to_write,
     write_json,
 )
-from hybrid_blocks.tools.cli.pasted import pasted
 from hybrid_blocks.tools.cli.plan_case import (
     Case,
     asked_lengths,
@@ -28,7 +26,7 @@ from hybrid_blocks.tools.cli.plan_case import (
     check_gpu,
     trace_lengths,
 )
-from hybrid_blocks.tools.cli.speculative import Option, draft_tokens
+from hybrid_blocks.tools.cli.words import made_by, pasted
 from hybrid_blocks.tools.plan.memory import Gpu
 from hybrid_blocks.tools.plan.report.report import Plan, Report, make_report
 from hybrid_blocks.tools.plan.report.tables import render
@@ -110,7 +108,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             _plan_log(log, model, memory, given, context, json=json, whole=whole)
             return
         if (command := pasted(context)) is not None:
-            from hybrid_blocks.tools.cli.plan_pasted import plan_of_command  # noqa: PLC0415
+            from hybrid_blocks.tools.cli.plan_case import plan_of_command  # noqa: PLC0415
 
             case = plan_of_command(context, command, model, memory, gpu, given)
         else:

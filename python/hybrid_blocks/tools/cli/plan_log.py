@@ -18,9 +18,9 @@ from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.inputs import PIECE_BYTES, UNPACK_ERRORS, numbered_lines, unpack
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.terminal import grid, make_console, print_table
-from hybrid_blocks.tools.cli.given import Given
+from hybrid_blocks.tools.cli.options import Given
 from hybrid_blocks.tools.cli.output import STDOUT, write_json
-from hybrid_blocks.tools.cli.pasted import refuse_pasted
+from hybrid_blocks.tools.cli.words import refuse_pasted
 from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.plan.report.tables import render
 from hybrid_blocks.tools.read.log_lines import Logged, read_lines

@@ -9,8 +9,14 @@ import typer
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.geometry.deployment import MAX_DRAFT_TOKENS, MOST
 from hybrid_blocks.terminal import make_console, print_table
-from hybrid_blocks.tools.cli.given import Given
-from hybrid_blocks.tools.cli.installed import need_vllm
+from hybrid_blocks.tools.cli.options import (
+    MOST_RUNNING,
+    Given,
+    Option,
+    draft_tokens,
+    each_once,
+    finite,
+)
 from hybrid_blocks.tools.cli.output import (
     STDOUT,
     fail,
@@ -19,8 +25,7 @@ from hybrid_blocks.tools.cli.output import (
     to_write,
     write_json,
 )
-from hybrid_blocks.tools.cli.speculative import Option, draft_tokens
-from hybrid_blocks.tools.cli.values import MOST_RUNNING, each_once, finite
+from hybrid_blocks.tools.doctor.environment import need_vllm
 from hybrid_blocks.tools.profile.process import profile
 from hybrid_blocks.tools.profile.report import make_table, to_json, write_timeline
 from hybrid_blocks.tools.profile.report import plot as draw

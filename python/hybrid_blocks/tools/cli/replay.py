@@ -8,15 +8,19 @@ import typer
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.tools.cli.given import Given
+from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Option, finite
 from hybrid_blocks.tools.cli.output import fail, refuse_same_file, to_draw, to_page, to_write
-from hybrid_blocks.tools.cli.replay_asked import Asked, counted_cache, planned_cache, read_asked
-from hybrid_blocks.tools.cli.replay_refuse import DEFAULT_MODEL, check_options, warn_of_defaults
-from hybrid_blocks.tools.cli.replay_run import run
+from hybrid_blocks.tools.cli.replay_asked import (
+    DEFAULT_MODEL,
+    Asked,
+    check_options,
+    counted_cache,
+    planned_cache,
+    read_asked,
+    warn_of_defaults,
+)
+from hybrid_blocks.tools.cli.replay_run import generate_requests, read_requests, run
 from hybrid_blocks.tools.cli.replay_show import Files, show_replay
-from hybrid_blocks.tools.cli.replay_trace import generate_requests, read_requests
-from hybrid_blocks.tools.cli.speculative import Option
-from hybrid_blocks.tools.cli.values import MOST_RUNNING, finite
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.replay import Cache, EngineConfig, ManagerName

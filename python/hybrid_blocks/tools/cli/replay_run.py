@@ -1,24 +1,94 @@
-"""The runs of ``replay``, with a bar each."""
+"""The requests that ``replay`` runs, and its runs with a bar each."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from rich.progress import Progress, TaskID
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
-from hybrid_blocks.tools.cli.progress import make_progress
-from hybrid_blocks.tools.cli.without_gpu import allow_no_gpu
+from hybrid_blocks.terminal import make_console
+from hybrid_blocks.tools.cli.output import warn
+from hybrid_blocks.tools.doctor.environment import allow_no_gpu
 from hybrid_blocks.tools.replay import (
     Cache,
     EngineConfig,
     ManagerName,
+    ReplayError,
     Result,
     VllmOptions,
 )
 from hybrid_blocks.tools.replay.cache import SharedCache, share_text
 from hybrid_blocks.tools.replay.run import Runs, Variant, compare, make_variants
 from hybrid_blocks.tools.trace import (
+    DamagedLineError,
+    OnError,
     Trace,
+    generate_workload,
     measure_sharing,
+    read_trace,
 )
+
+
+def make_progress() -> Progress:
+    """Make bars with counts and times, on standard error."""
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    return Progress(*columns, console=make_console(stderr=True))
+
+
+NUM_REQUESTS = 2000
+MOST_GENERATED = 1_000_000
+"""Requests of a workload: more would hold more tokens than ids can tell apart."""
+
+
+def read_requests(
+    path: Path,
+    trace_format: str,
+    on_error: OnError,
+    limit: int | None,
+    tokenizer: Path | None,
+) -> Trace:
+    """Return the requests of a trace."""
+    with says_how_to_skip():
+        trace = read_trace(path, trace_format, on_error, tokenizer)
+    warn_of(trace)
+    return trace if limit is None else trace.head(limit)
+
+
+@contextmanager
+def says_how_to_skip() -> Iterator[None]:
+    """Add the remedy to the error of a damaged line."""
+    try:
+        yield
+    except DamagedLineError as error:
+        raise ReplayError(f"{error}. Leave out damaged lines with --on-error skip") from None
+
+
+def warn_of(trace: Trace) -> None:
+    """Warn of all that a file does not tell of its requests."""
+    for note in trace.notes:
+        warn(note)
+
+
+def generate_requests(workload: str, seed: int, limit: int | None, seats: int) -> Trace:
+    """Return a workload's requests."""
+    if limit is not None and limit > MOST_GENERATED:
+        raise ReplayError(
+            f"--limit {limit:,}: at most {MOST_GENERATED:,} requests are generated; a TRACE may "
+            "have more"
+        )
+    return generate_workload(workload, seed, limit or NUM_REQUESTS, seats)
 
 
 def wanted_variants(

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from hybrid_blocks.terminal import make_console, print_table, print_verdict
-from hybrid_blocks.tools.cli.command_line import made_by
 from hybrid_blocks.tools.cli.output import STDOUT, write_json
+from hybrid_blocks.tools.cli.words import made_by
 from hybrid_blocks.tools.replay import Cache, ReplayError, Result
 from hybrid_blocks.tools.replay.plot import plot as draw
 from hybrid_blocks.tools.replay.plot import plot_hits

@@ -7,13 +7,10 @@ from rich.live import Live
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.terminal import UNBOUNDED_WIDTH, make_console, plain
-from hybrid_blocks.tools.cli.values import finite
-from hybrid_blocks.tools.top.errors import GoneError
+from hybrid_blocks.tools.cli.options import finite
 from hybrid_blocks.tools.top.frame import View, frame
-from hybrid_blocks.tools.top.keys import keys
-from hybrid_blocks.tools.top.read import metrics_url, read_engine
-from hybrid_blocks.tools.top.reading import Reading
-from hybrid_blocks.tools.top.watch import watch
+from hybrid_blocks.tools.top.read import GoneError, Reading, metrics_url, read_engine
+from hybrid_blocks.tools.top.watch import keys, watch
 
 WIDTH_WITHOUT_TERMINAL = 80
 

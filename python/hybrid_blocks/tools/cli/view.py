@@ -7,9 +7,8 @@ import typer
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import load_model
-from hybrid_blocks.tools.cli.given import Given
+from hybrid_blocks.tools.cli.options import Given, Option, draft_tokens
 from hybrid_blocks.tools.cli.output import fail, need_bokeh
-from hybrid_blocks.tools.cli.speculative import Option, draft_tokens
 from hybrid_blocks.tools.view import MOST_DRAFTS
 from hybrid_blocks.units import parse_tokens
 

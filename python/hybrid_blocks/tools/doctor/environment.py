@@ -1,10 +1,13 @@
-"""Environment variables for a while."""
+"""Environment variables and packages that commands need next to this one."""
 
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Final
+
+from hybrid_blocks.errors import InvalidArgumentError
 
 MODEL_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 
@@ -34,3 +37,26 @@ def environment(wanted: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def has_vllm() -> bool:
+    """Return whether vLLM is installed; a folder of that name is none."""
+    found = find_spec("vllm")
+    return found is not None and found.origin is not None
+
+
+def need_vllm(or_else: str = "") -> None:
+    """Check that vLLM is installed; ``or_else`` is what would do without.
+
+    Raises:
+        InvalidArgumentError: it is not; says what to install.
+
+    """
+    if not has_vllm():
+        raise InvalidArgumentError(f"vLLM is not installed; pip install vllm{or_else}")
+
+
+def allow_no_gpu() -> None:
+    """Let vLLM be imported without a GPU: it needs one unless its platform is set before."""
+    for name, value in (QUIETLY | ON_CPU).items():
+        os.environ.setdefault(name, value)

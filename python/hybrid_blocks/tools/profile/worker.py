@@ -10,19 +10,17 @@ from pathlib import Path
 import msgspec
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from hybrid_blocks.tools.profile import features
+from hybrid_blocks.tools.profile import engine
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
-from hybrid_blocks.tools.profile.floor import Floor
-from hybrid_blocks.tools.profile.loop import Loop
-from hybrid_blocks.tools.profile.probes import Probes, Step
-from hybrid_blocks.tools.profile.recorded import Recorded
-from hybrid_blocks.tools.profile.result import Findings, summarize
+from hybrid_blocks.tools.profile.loop import Floor, Loop
+from hybrid_blocks.tools.profile.result import Findings, Probes, Step, summarize
 from hybrid_blocks.tools.profile.workload import (
     BATCHED,
     CHECKED,
     FLOOR,
     NATURAL_BATCHED,
     Job,
+    Recorded,
     Settings,
     level_of,
     steady,
@@ -62,9 +60,9 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         is_natural=level_of(level) is Level.NATURAL,
         num_draft_tokens=settings.num_drafts,
         dcp=settings.dcp,
-        configure=partial(features.configure, settings=settings),
+        configure=partial(engine.configure, settings=settings),
     )
-    features.equip(scheduler, settings)
+    engine.equip(scheduler, settings)
     _check_level(scheduler, level)
     hasher = make_hasher(groups.hash_block_size(settings.dcp))
     loop = Loop(scheduler, jobs, hasher, settings)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.tools.read import config_file, effects, values
+from hybrid_blocks.tools.read import effects, options, values
 from hybrid_blocks.tools.read.options import Option, recorded, shown, unknown
 
 Made = TypeVar("Made")
@@ -34,10 +34,10 @@ def read_arguments(arguments: Sequence[str], make: Callable[[Parsed], Made]) -> 
         PlanError: as `parse` and ``make``. An error that comes of the file does not repeat it.
 
     """
-    rest, file = config_file.split(arguments)
+    rest, file = options.split(arguments)
     if file is None:
         return make(parse(rest))
-    words = config_file.insert(rest, file)
+    words = options.insert(rest, file)
     try:
         return make(parse(words))
     except PlanError as error:

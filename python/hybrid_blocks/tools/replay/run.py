@@ -19,7 +19,7 @@ from hybrid_blocks.tools.replay.managers.filmed import FilmedManager
 from hybrid_blocks.tools.replay.places import PlaceCounter
 from hybrid_blocks.tools.replay.result import Result
 from hybrid_blocks.tools.trace import SharedPrefixes, Sharing, Trace, shared_prefixes
-from hybrid_blocks.tools.trace.signals import session_signals
+from hybrid_blocks.tools.trace.sharing import session_signals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

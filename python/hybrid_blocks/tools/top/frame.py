@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from hybrid_blocks.metrics import engine as figures
-from hybrid_blocks.metrics.offload import COUNTERS, GAUGES
+from hybrid_blocks import metrics as figures
+from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES
 from hybrid_blocks.terminal import plain
-from hybrid_blocks.tools.top.reading import Change, Reading
+from hybrid_blocks.tools.top.read import Change, Reading
 from hybrid_blocks.units import human
 
 _FULL, _PARTS = "█", " ▏▎▍▌▋▊▉"
@@ -63,7 +63,7 @@ def _lines(now: Reading, change: Change, width: int) -> Iterator[Text]:
         yield Text(f"hits {total}{change.unit} by their end", style=_HEADING)
         yield from _bars(hits, width, change.unit)
         yield from _checkpoints(change, width)
-    if now.of(GAUGES["host_held_bytes"].name):
+    if now.of(OFFLOAD_GAUGES["host_held_bytes"].name):
         yield from _offload(now, change, width)
 
 
@@ -116,20 +116,20 @@ def _checkpoints(change: Change, width: int) -> Iterator[Text]:
 
 def _offload(now: Reading, change: Change, width: int) -> Iterator[Text]:
     def held(name: str) -> str:
-        return human(int(now.total(GAUGES[name].name)))
+        return human(int(now.total(OFFLOAD_GAUGES[name].name)))
 
     def moved(name: str) -> str:
-        return f"{_number(change.counted(COUNTERS[name].name))}{change.unit}"
+        return f"{_number(change.counted(OFFLOAD_COUNTERS[name].name))}{change.unit}"
 
     def count(name: str) -> str:
-        return _number(now.total(GAUGES[name].name))
+        return _number(now.total(OFFLOAD_GAUGES[name].name))
 
     yield Text("offload", style=_HEADING)
     moves = (("in", "stored_chunks"), ("out", "loaded_chunks"), ("evicted", "evicted_chunks"))
     moved_chunks = [f"{word} {moved(name)}" for word, name in moves]
     yield from _row("host memory", [held("host_held_bytes"), *moved_chunks], width)
     yield from _row("disk", [held("disk_bytes"), f"{count('disk_chunks')} chunks"], width)
-    refuses = ["refuses"] if now.total(GAUGES["object_refused"].name) else []
+    refuses = ["refuses"] if now.total(OFFLOAD_GAUGES["object_refused"].name) else []
     objects = [f"{count('object_chunks')} chunks", f"{count('object_uploads')} to upload"]
     yield from _row("objects", [*objects, *refuses], width)
 

@@ -14,7 +14,7 @@ from bokeh.models import (
 from bokeh.models.widgets import Slider
 from bokeh.plotting import figure
 
-from hybrid_blocks.tools.view import colors
+from hybrid_blocks.tools.view import page
 from hybrid_blocks.tools.view.page import legend, read, safe, text
 from hybrid_blocks.tools.view.replay_picture import Arena, Run
 
@@ -64,21 +64,21 @@ class ArenaMap:
             "columns": columns,
             "rows": rows,
             "map": shown,
-            "palette": [*owners, GAP, colors.FOUND, colors.AGAIN, colors.INK],
+            "palette": [*owners, GAP, page.FOUND, page.AGAIN, page.INK],
         }
         self.script = CustomJS(
             args={"slider": slider, "moments": moments, "film": film, "told": told},
             code=read("last.js") + read("arena.js"),
         )
         self.film = film
-        named = zip(arena.owners, map(colors.swatch, owners), strict=True)
+        named = zip(arena.owners, map(page.swatch, owners), strict=True)
         marks = {owner: swatch for owner, swatch in named if owner}
-        marks["found by the newest request"] = colors.swatch(colors.FOUND)
+        marks["found by the newest request"] = page.swatch(page.FOUND)
         if any("states" in owner for owner in arena.owners):
             marks["the state where its hit ends"] = (
-                f"{colors.swatch(colors.FOUND)};outline:2px solid {colors.INK}"
+                f"{page.swatch(page.FOUND)};outline:2px solid {page.INK}"
             )
-        marks["computed again"] = colors.swatch(colors.AGAIN)
+        marks["computed again"] = page.swatch(page.AGAIN)
         self.parts: list[LayoutDOM] = [
             text(
                 f"<h2>The memory of {safe(run.name)}: what each slab holds</h2>{legend(marks)}"
@@ -101,11 +101,11 @@ def _side(tiles: int) -> int:
 def _color(owner: str) -> str:
     kind = owner.partition(" of running")[0].partition(",")[0]
     if owner == "checkpoint":
-        return colors.pale(colors.OWNERS["states"])
-    if kind not in colors.OWNERS:
-        return colors.UNUSED
-    color = colors.OWNERS[kind]
-    return color if "running" in owner else colors.pale(color)
+        return page.pale(page.OWNERS["states"])
+    if kind not in page.OWNERS:
+        return page.UNUSED
+    color = page.OWNERS[kind]
+    return color if "running" in owner else page.pale(color)
 
 
 def _draw(film: dict[str, Any]) -> LayoutDOM:

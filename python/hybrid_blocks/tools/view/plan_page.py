@@ -23,7 +23,7 @@ from bokeh.models.annotations import Span, Title
 from bokeh.models.widgets import Slider
 from bokeh.plotting import figure
 
-from hybrid_blocks.tools.view import colors
+from hybrid_blocks.tools.view import page
 from hybrid_blocks.tools.view.page import (
     FLUID,
     STACKED,
@@ -51,11 +51,11 @@ PARTS: Final[Mapping[str, str]] = MappingProxyType(
 
 HATCHED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "rounding": colors.dotted(colors.ROUNDED, colors.ROUNDING),
-        "padding": colors.hatched(colors.PADDED, colors.PADDING),
-        "null": colors.swatch(colors.NULL),
-        "unused": colors.swatch(colors.UNUSED),
-        "tail": colors.swatch(colors.TAIL),
+        "rounding": page.dotted(page.ROUNDED, page.ROUNDING),
+        "padding": page.hatched(page.PADDED, page.PADDING),
+        "null": page.swatch(page.NULL),
+        "unused": page.swatch(page.UNUSED),
+        "tail": page.swatch(page.TAIL),
     }
 )
 
@@ -82,15 +82,15 @@ _EDGES: Final[dict[str, Any]] = {
 _HATCHES: Final[dict[str, dict[str, Any]]] = {
     "solid": {"fill_color": "color"},
     "rounding": {
-        "fill_color": colors.ROUNDED,
+        "fill_color": page.ROUNDED,
         "hatch_pattern": "dot",
-        "hatch_color": colors.ROUNDING,
+        "hatch_color": page.ROUNDING,
         "hatch_scale": 6,
     },
     "padding": {
-        "fill_color": colors.PADDED,
+        "fill_color": page.PADDED,
         "hatch_pattern": "right_diagonal_line",
-        "hatch_color": colors.PADDING,
+        "hatch_color": page.PADDING,
         "hatch_scale": 6,
         "hatch_weight": 1,
     },
@@ -144,12 +144,12 @@ class PlanPage:
                 "bytes": self._bytes,
                 "parts": dict(PARTS),
                 "colors": {
-                    "owners": dict(colors.OWNERS),
-                    "rounding": colors.ROUNDING,
-                    "padding": colors.PADDING,
-                    "null": colors.NULL,
-                    "unused": colors.UNUSED,
-                    "tail": colors.TAIL,
+                    "owners": dict(page.OWNERS),
+                    "rounding": page.ROUNDING,
+                    "padding": page.PADDING,
+                    "null": page.NULL,
+                    "unused": page.UNUSED,
+                    "tail": page.TAIL,
                 },
             },
             code=read("plan.js"),
@@ -193,7 +193,7 @@ class PlanPage:
         warnings = "".join(f'<p class="warn">warning: {safe(it)}</p>' for it in picture.warnings)
         self._notes.text = notes + warnings
         held = {run.owner for side in picture.sides for at in side.at for run in at.runs}
-        owners = {name: colors.swatch(color) for name, color in colors.OWNERS.items()}
+        owners = {name: page.swatch(color) for name, color in page.OWNERS.items()}
         shown = {name: style for name, style in owners.items() if name in held}
         content = legend({**shown, **HATCHED})
         same = "" if not picture.is_same else f"<p>{_SAME}</p>"
@@ -261,7 +261,7 @@ class PlanPage:
         )
         sources = [_curve(), _curve()]
         cap = ColumnDataSource({"length": [1, 2], "most": [1, 2]})
-        plot.line("length", "most", source=cap, color=colors.PADDING, legend_label="max_num_seqs")
+        plot.line("length", "most", source=cap, color=page.PADDING, legend_label="max_num_seqs")
         names = ("vLLM", "level natural")
         for source, color, name, width in zip(sources, LINES, names, (7, 3), strict=True):
             line = plot.line(

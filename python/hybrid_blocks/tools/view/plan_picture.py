@@ -11,7 +11,7 @@ from hybrid_blocks.terminal import plain
 from hybrid_blocks.tools.plan.report.figures import FullOf, live_bytes
 from hybrid_blocks.tools.plan.report.report import At, Plan, Report
 from hybrid_blocks.tools.plan.vllm import VllmPlan
-from hybrid_blocks.tools.view.colors import OWNER_OF_KIND
+from hybrid_blocks.tools.view.page import OWNER_OF_KIND
 from hybrid_blocks.units import gib, human
 
 SHORTEST: Final = 128

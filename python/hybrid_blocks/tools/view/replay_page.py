@@ -19,7 +19,7 @@ from bokeh.models.widgets import Slider, Toggle
 from bokeh.plotting import figure
 
 from hybrid_blocks.tools.replay.report import rows
-from hybrid_blocks.tools.view import colors
+from hybrid_blocks.tools.view import page
 from hybrid_blocks.tools.view.arena_map import ArenaMap
 from hybrid_blocks.tools.view.page import WIDTH, MadeBy, document, footer, legend, read, safe, text
 from hybrid_blocks.tools.view.replay_picture import ReplayPicture, Run
@@ -120,9 +120,9 @@ class ReplayPage:
             self._x_range.js_on_change(edge, self._mark)
         marks = legend(
             {
-                "found": colors.swatch(colors.FOUND),
-                "computed again": colors.swatch(colors.AGAIN),
-                "new": colors.swatch(NEW),
+                "found": page.swatch(page.FOUND),
+                "computed again": page.swatch(page.AGAIN),
+                "new": page.swatch(NEW),
             }
         )
         self.root = column(
@@ -223,8 +223,8 @@ class ReplayPage:
             )
             for low, high, color in (
                 ("again", "prompt", NEW),
-                ("hit", "again", colors.AGAIN),
-                (0, "hit", colors.FOUND),
+                ("hit", "again", page.AGAIN),
+                (0, "hit", page.FOUND),
             )
         ]
         plot.add_tools(HoverTool(renderers=drawn, tooltips=_TOLD))

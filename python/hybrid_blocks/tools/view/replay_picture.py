@@ -21,7 +21,7 @@ from hybrid_blocks.tools.replay.managers.filmed import (
 from hybrid_blocks.tools.replay.report import engine_text, figures
 from hybrid_blocks.tools.replay.result import Result
 from hybrid_blocks.tools.trace import Trace, shared_prefixes
-from hybrid_blocks.tools.view.colors import OWNER_OF_KIND
+from hybrid_blocks.tools.view.page import OWNER_OF_KIND
 from hybrid_blocks.units import human
 
 MOST_POINTS: Final = 2000

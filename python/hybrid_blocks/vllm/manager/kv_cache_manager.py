@@ -10,9 +10,9 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.metrics.stats import PrefixCacheStats
 
 import hybrid_blocks
+from hybrid_blocks import metrics as figures
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.metrics import engine as figures
-from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.metrics import Sample
 from hybrid_blocks.vllm.level import (
     VARIABLE,
     Level,

@@ -24,8 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector as ClientsColle
 from prometheus_client.registry import Collector
 
 from hybrid_blocks import variables
-from hybrid_blocks.metrics.engine import ENGINE
-from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.metrics import ENGINE, Sample
 
 FOLDER_VARIABLE = variables.METRICS.name
 _INTERVAL_S = 1.0

@@ -10,9 +10,9 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock, KVCacheBlockCopy, get_grou
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.request import Request
 
+from hybrid_blocks import metrics as figures
 from hybrid_blocks._core.vllm import AllocatedBlocks, Blocks
-from hybrid_blocks.metrics import engine as figures
-from hybrid_blocks.metrics.figure import Sample
+from hybrid_blocks.metrics import Sample
 from hybrid_blocks.reasons import sentence
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.manager import events

@@ -15,7 +15,7 @@ from hybrid_blocks.model.described import DESCRIBED
 from hybrid_blocks.model.layer import Attention, State
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
 from hybrid_blocks.tools.plan.report.figures import AtLength, PlanReport
-from hybrid_blocks.tools.plan.vllm import VllmPlan, prefill_checkpoint
+from hybrid_blocks.tools.plan.vllm import VllmPlan, align
 from hybrid_blocks.units import human
 
 SHORTEST: Final = 1
@@ -82,7 +82,7 @@ def _about_card(model: Model, deployment: Deployment) -> list[str]:
             "vLLM's blocks are those of kernels that write states only where a forward ends; on "
             "Hopper and Blackwell name the card (--gpu)"
         ]
-    alignment = prefill_checkpoint.alignment(model, deployment)
+    alignment = align.alignment(model, deployment)
     release = ".".join(map(str, deployment.release))
     told = "its kernels write states only where a forward ends"
     if alignment is not None:

@@ -5,11 +5,10 @@ Follows ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` (0.33).
 
 import msgspec
 
-from hybrid_blocks.geometry.deployment import Deployment
-from hybrid_blocks.geometry.pipeline import stages
+from hybrid_blocks.geometry.deployment import Deployment, stages
 from hybrid_blocks.model import Layer, Model, PlanError, Rank
 from hybrid_blocks.model.layer import SparseIndex, State
-from hybrid_blocks.tools.plan.vllm import align, packed, prefill_checkpoint
+from hybrid_blocks.tools.plan.vllm import align, grouping
 from hybrid_blocks.tools.plan.vllm.grouping import Member, VllmGroup, group
 from hybrid_blocks.tools.plan.vllm.spec import Spec, layer_spec, ring_spec, state_spec
 from hybrid_blocks.units import human
@@ -130,7 +129,7 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
     length = deployment.length(model)
     block_tokens = align.block_size(model, rank, deployment)
     layers = model.active_layers(deployment.num_speculative_tokens)
-    alignment = prefill_checkpoint.alignment(model, deployment)
+    alignment = align.alignment(model, deployment)
 
     def state(size: int) -> Spec:
         return state_spec(size, block_tokens, deployment, length, alignment)
@@ -158,7 +157,7 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
     if model.index is None:
         groups = group(members)
     else:
-        groups = packed.group(_with_index(members, model.index, rank))
+        groups = grouping.group_packed(_with_index(members, model.index, rank))
     cut = stages(model, layers, deployment.pp, deployment.pp_partition)
     held = [_on_stage(groups, stage) for stage in cut]
     widest = max(held, key=_block_bytes)

@@ -14,7 +14,7 @@ from hybrid_blocks.tools.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.tools.replay.cache import BlockUnit, Cache, unit_of
 from hybrid_blocks.tools.replay.config import EngineConfig
 from hybrid_blocks.tools.replay.places import PlaceCounter
-from hybrid_blocks.tools.trace.signals import Signal, Signals
+from hybrid_blocks.tools.trace.sharing import Signal, Signals
 
 HINTS = {Signal.DONE: "done", Signal.GOES_ON: "going_on", Signal.PAUSED: "paused"}
 """What `BlockManager.add_request` calls them."""

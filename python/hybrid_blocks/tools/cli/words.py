@@ -1,16 +1,46 @@
-"""A command of vLLM's server behind ``--``."""
+"""The words of a command line: as its user wrote them, and a command of vLLM's behind ``--``."""
 
 import re
+import shlex
 from itertools import takewhile
 from pathlib import PurePath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
+import hybrid_blocks
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.tools.cli.command_line import Written
 
-_KEY: Final = "hybrid_blocks.pasted"
+if TYPE_CHECKING:
+    from hybrid_blocks.tools.view.page import MadeBy
+
+
+_KEY: Final = "hybrid_blocks.command_line"
+
+
+class Written(TyperCommand):
+    """A command that keeps its words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words before they become options."""
+        ctx.meta[_KEY] = shlex.join(["hybrid-blocks", str(ctx.info_name), *args])
+        return super().parse_args(ctx, args)
+
+
+def append(context: typer.Context, words: str) -> None:
+    """Append what was understood of a pasted command, whose other words may be keys."""
+    context.meta[_KEY] = f"{context.meta[_KEY]} -- {words}"
+
+
+def made_by(context: typer.Context) -> "MadeBy":
+    """Return the version and the command line."""
+    from hybrid_blocks.tools.view.page import MadeBy  # noqa: PLC0415 - optional, slow
+
+    return MadeBy(hybrid_blocks.__version__, str(context.meta[_KEY]))
+
+
+_PASTED: Final = "hybrid_blocks.pasted"
 _STARTS: Final = (("vllm", "serve"), ("docker", "run"), ("podman", "run"))
 _WITHIN: Final = re.compile(r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|api_server)\s")
 _ASSIGNMENT: Final = re.compile(r"[A-Z_][A-Z_0-9]*=")
@@ -29,13 +59,13 @@ class Pasting(Written):
                 # Words that were meant as a command may be keys.
                 ctx.fail(f"too many words: {len(ctx.args)}; a command of vLLM's server follows --")
             return rest
-        ctx.meta[_KEY] = args[place + width :]
+        ctx.meta[_PASTED] = args[place + width :]
         return super().parse_args(ctx, args[:place])
 
 
 def pasted(context: typer.Context) -> list[str] | None:
     """Return the words of the pasted command, None without one."""
-    found: list[str] | None = context.meta.get(_KEY)
+    found: list[str] | None = context.meta.get(_PASTED)
     return found
 
 

@@ -1,0 +1,117 @@
+"""Options of commands: which were given, values that none takes, and ``--speculative``."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, TypeVar
+
+import typer
+
+from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.model import Model, PlanError
+
+
+class Given:
+    """Which parameters of a command come from its command line."""
+
+    def __init__(self, context: typer.Context) -> None:
+        self._context = context
+        self._written: dict[str, str] = {}
+        for parameter in context.command.params:
+            name = str(parameter.name)
+            options = parameter.opts
+            if context.params.get(name) is False and parameter.secondary_opts:
+                options = parameter.secondary_opts
+            is_option = parameter.param_type_name == "option"
+            self._written[name] = options[0] if is_option else name.upper()
+
+    def __contains__(self, name: str) -> bool:
+        source = self._context.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    @property
+    def all(self) -> set[str]:
+        """Names of all parameters that were given."""
+        return {name for name in self._written if name in self}
+
+    def names(self, *names: str) -> str:
+        """Return which of ``names`` were given, as the user wrote them; "" if none was."""
+        return ", ".join(self._written[name] for name in names if name in self)
+
+    def refuse(self, *names: str, why: str) -> None:
+        """Refuse ``names`` where they would be ignored; ``why`` continues "--option ".
+
+        Raises:
+            InvalidArgumentError: one of them was given.
+
+        """
+        if given := self.names(*names):
+            raise InvalidArgumentError(f"{given} {why}")
+
+    def all_but(self, *names: str) -> tuple[str, ...]:
+        """Return every parameter of the command but ``names``."""
+        return tuple(name for name in self._written if name not in names and name != "help")
+
+
+T = TypeVar("T")
+
+MOST_RUNNING = 2**16
+"""Requests that a command runs at a time, at most."""
+
+
+def finite(param: typer.CallbackParam, value: float | None) -> float | None:
+    """Refuse infinity, and what is no number and so within any range.
+
+    Raises:
+        InvalidArgumentError: it is one of them.
+
+    """
+    if value is not None and not math.isfinite(value):
+        raise InvalidArgumentError(f"{param.opts[-1]} {value}: a finite number is needed")
+    return value
+
+
+def each_once(option: str, values: Sequence[T]) -> Sequence[T]:
+    """Refuse what is named twice: its second figures would be those of the first.
+
+    Raises:
+        InvalidArgumentError: a value occurs twice.
+
+    """
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise InvalidArgumentError(f"{option} names {value} twice")
+    return values
+
+
+Option = Annotated[
+    str | None, typer.Option("--speculative", help="Method and draft tokens of a step: mtp:2.")
+]
+
+
+def draft_tokens(text: str | None, given: Given, number: str, model: Model | None = None) -> int:
+    """Return the draft tokens of ``--speculative``, 0 without; ``number`` is the other option.
+
+    Raises:
+        InvalidArgumentError: both options were given, or the text is none.
+        PlanError: the drafter has layers of its own, or ``model`` has no draft head.
+
+    """
+    if text is None:
+        return 0
+    from hybrid_blocks.tools.doctor.features import (  # noqa: PLC0415 - used seldom
+        Features,
+        check_model,
+        parse_speculative,
+    )
+    from hybrid_blocks.tools.read.speculative import WITHOUT_LAYERS  # noqa: PLC0415
+
+    given.refuse(number, why=f"beside --speculative {text}, which says it too; leave one out")
+    drafts = parse_speculative(text)
+    if model is not None:
+        if drafts.method not in {"mtp", *WITHOUT_LAYERS}:
+            raise PlanError(
+                f"--speculative {text}: the layers of its drafter cannot be planned; mtp, ngram "
+                "and suffix can"
+            )
+        check_model(model, Features(speculative=drafts))
+    return drafts.num_tokens
