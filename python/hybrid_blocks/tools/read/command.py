@@ -367,9 +367,9 @@ def _batches(
     stages: int = options.get("pipeline_parallel_size", 1)
     is_second = vllm_variables.is_on(environment, vllm_variables.RUNNER)
     needs_first = drafts is not None and not drafts.is_async
-    if is_second and needs_first:
+    if is_second and drafts is not None and needs_first:
         raise PlanError(
-            f"{vllm_variables.RUNNER}=1: vLLM's second model runner refuses {drafts.method} drafts; "  # type: ignore[union-attr]
+            f"{vllm_variables.RUNNER}=1: vLLM's second model runner refuses {drafts.method} drafts; "
             "leave it out"
         )
     is_first = is_second is False or needs_first
