@@ -15,7 +15,7 @@ __all__ = ["AsyncScheduler", "Scheduler"]
 def __getattr__(name: str) -> Any:
     """Import the schedulers when they are asked for: vLLM's own modules come with them.
 
-    Where the installed vLLM lacks what they need, vLLM's own take their place.
+    vLLM's own schedulers take their place if the installed vLLM lacks a need of them.
     """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

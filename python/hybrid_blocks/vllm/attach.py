@@ -36,7 +36,7 @@ def register() -> None:
         return
     one_call = schedules_in_one_call()
     replace_spec()
-    # What is compared are vLLM's own classes, so it comes before anything is replaced.
+    # The comparison is with vLLM's own classes, so it comes before any is replaced.
     granted = grant(level)
     _record()
     if granted.level is not level:

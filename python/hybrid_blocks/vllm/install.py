@@ -39,7 +39,7 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
 )
 
 _UNDO: list[Callable[[], None]] = []
-"""What takes back what only some levels replace."""
+"""Calls that take back the replacements of single levels."""
 
 
 def install(level: Level | None = None) -> None:
@@ -49,7 +49,7 @@ def install(level: Level | None = None) -> None:
     nothing.
     """
     level, checks = level or requested(), is_checked()
-    # What is compared are vLLM's own classes, so it comes before they are replaced.
+    # The comparison is with vLLM's own classes, so it comes before they are replaced.
     grant(level)
     if level is not Level.POOL:
         from hybrid_blocks.vllm.manager.native import NativeKVCacheManager  # noqa: PLC0415

@@ -24,7 +24,7 @@ class Level(StrEnum):
     """How much of vLLM's block management is replaced."""
 
     OFF = "off"
-    """Nothing."""
+    """vLLM manages its blocks alone."""
     POOL = "pool"
     """``BlockPool``, under vLLM's own managers."""
     MANAGER = "manager"

@@ -20,7 +20,7 @@ logger = init_logger("vllm.hybrid_blocks")
 class BlockPool(VllmBlockPool):
     """A drop-in for vLLM's pool: same decisions, same events, no Python object per block.
 
-    It inherits calls that vLLM's class makes by other members (partial hits, events). Work that
+    The class inherits calls that vLLM's makes by other members (partial hits, events). Work that
     vLLM does block by block takes one call here. ``blocks`` makes its members when they are asked
     for, and always the same ones.
     """
@@ -339,7 +339,7 @@ class FreeBlockQueue:
 
     @property
     def num_free_blocks(self) -> int:
-        """Blocks in the queue. As in vLLM it can be written to, to feign a shortage."""
+        """Blocks in the queue. As in vLLM, tests write the number to feign a shortage."""
         return self._blocks.num_free
 
     @num_free_blocks.setter

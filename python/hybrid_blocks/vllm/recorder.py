@@ -116,7 +116,7 @@ def _free_request(self: Any, request: Any, *arguments: Any, **options: Any) -> A
 
 
 def _record(scheduler: Any, request: Any) -> None:
-    """Note a finished request; whatever goes wrong, the engine goes on."""
+    """Note a finished request. No error here stops the engine."""
     try:
         if recorder := _recorder():
             recorder.put(_noted(scheduler, request))

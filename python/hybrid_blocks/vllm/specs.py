@@ -1,4 +1,4 @@
-"""The one table from vLLM's specs of cached layers to the core's kinds, and back."""
+"""One table maps vLLM's specs of cached layers to the core's kinds, and back."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -27,11 +27,11 @@ def _name(kind: type) -> tuple[str, str]:
 def swap(pairs: Sequence[tuple[Any, Any]], but: Container[tuple[str, str]] = frozenset()) -> None:
     """Let every loaded module, but this package's, that names a first name the second instead.
 
-    What modules call by a name in ``but``, and classes of these names, stay as they are.
+    Names in ``but``, and classes of these names, stay as they are.
 
     Modules loaded later import the new name from the module that defines it. Classes derived from
     a first derive from the second from now on, but for those that are a first name themselves.
-    Nothing on disk changes; to swap back undoes it.
+    No file changes; a swap back undoes this one.
     """
     replacements = {id(original): replacement for original, replacement in pairs}
     originals = replacements.keys()

@@ -16,7 +16,7 @@ from hybrid_blocks.vllm.scheduler.hooks import when_made
 logger = init_logger("vllm.hybrid_blocks")
 
 STEPS_BETWEEN_CHECKS_OF_BOOKS = 1_000
-"""After so many steps the core also compares its own lists, owners and keys with each other."""
+"""Steps after which the core compares its own lists, owners and keys with each other."""
 
 
 def install() -> Callable[[], None]:

@@ -1,9 +1,9 @@
 """``HYBRID_BLOCKS_CHECK=1``: every hit, copy, zeroing and hand-out is checked against the past.
 
-Workers do what the scheduler's output says, so that is what is read here, after each step: which
-blocks requests were handed, what is zeroed, what is copied. For each block it is remembered whose
-tokens its content follows from. Nothing of the managers' own books is used, so the check holds at
-any level. Where a step hands out nothing, it costs a look at the output.
+Workers carry out the scheduler's output, so the check reads it after each step: blocks handed to
+requests, blocks to zero, copies. The check remembers for each block whose tokens its content
+follows from. The managers' own books are not used, so the check holds at any level. A step that
+hands out no block costs a look at the output.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ Slot = tuple[int, int]
 """A pool and a block in it."""
 
 Holder = tuple[Life, Group, int]
-"""Who has a block in its table: in which group, and at which column."""
+"""A request with a block in its table, the group and the column."""
 
 
 class Provenance:
-    """Whose tokens the content of each block follows from.
+    """Remembers whose tokens the content of each block follows from.
 
     ``requests`` are the scheduler's, by id. ``dcp_world_size`` ranks share out each block of
     attention. ``zeroes_blocks`` says that ids to zero name blocks of full attention, not slabs.
@@ -45,7 +45,7 @@ class Provenance:
         self._requests = requests
         self._hash_block_size = hash_block_size
         self._num_drafts = num_drafts
-        # What was accepted of the drafts in flight is not known when their step is copied from.
+        # Drafts in flight may be rejected after a copy reads the blocks of their step.
         self._is_exact = not (is_async and num_drafts)
         self._zeroes_blocks = zeroes_blocks
         self._groups = [
@@ -197,7 +197,7 @@ class Provenance:
     # --- hand-outs and zeroing ----------------------------------------------
 
     def _hand_out(self, life: Life, new_ids: Iterable[list[int]], computed: int) -> None:
-        """Blocks of a hit are shared; no other may be one that somebody still reads."""
+        """Blocks of a hit are shared; no request may still read any other block."""
         for group, table, ids in zip(self._groups, life.tables, new_ids, strict=True):
             # A partly filled block is the request's own copy.
             first_own = computed // group.block_size
@@ -215,7 +215,7 @@ class Provenance:
 
     def _take(self, slot: Slot, life: Life, group: Group) -> None:
         self.num_checked += 1
-        # Another request of this step may hit what is handed out here: it holds it only then.
+        # Another request of this step may hit a block handed out here, and holds it only then.
         if holder := self._fresh.get(slot) or self._reader(slot):
             raise _error(life, group, slot, f"is handed out while {_name(*holder)} reads it")
         self._claim_slab(slot, life, group)

@@ -11,8 +11,8 @@ from hybrid_blocks.vllm.worker.kernel_copies import Recipe
 class NaturalKVCacheConfig(KVCacheConfig):
     """vLLM's configuration over slabs: ``num_blocks`` counts slabs, the null slab included.
 
-    A slab that belongs to pool ``p`` is cut into ``blocks_per_slab[p]`` blocks, and block ``i`` of
-    slab ``s`` has the id ``s * blocks_per_slab[p] + i``. Ids of different pools are different
+    A slab of pool ``p`` is cut into ``blocks_per_slab[p]`` blocks. Block ``i`` of slab ``s`` has
+    the id ``s * blocks_per_slab[p] + i``. Ids of different pools are different
     number spaces. A state slot is a whole slab, so its id is the slab's number. Several checkpoints
     in another format share a slab.
     """
@@ -28,7 +28,7 @@ class NaturalKVCacheConfig(KVCacheConfig):
     zeroes_single_blocks: bool = False
     """Whether the engine's workers zero new attention blocks one by one, not slabs."""
     checkpoint_interval: int | None = None
-    """Tokens between states that are kept beside those that the rules place; ``None`` for none."""
+    """Tokens between states that are kept besides those that the rules place; ``None`` for none."""
 
     def kept_pool_of(self, group: int) -> int:
         """Return the pool of the blocks that a group's keys name."""

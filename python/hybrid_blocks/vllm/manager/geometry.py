@@ -31,7 +31,7 @@ class Group:
     is_cached: bool = True
     pool: int = 0
     kept_pool: int | None = None
-    """Where checkpoints lie, if they have another format than running states."""
+    """Pool of checkpoints, if they have another format than running states."""
 
     @property
     def rules(self) -> GroupKind:
@@ -61,7 +61,7 @@ class Geometry:
     shared_prefix_checkpoint: bool
     watermark_blocks: int
     checkpoints: str | None = None
-    """Where states are kept, where our own rules keep them."""
+    """The placement of checkpoints over slabs; ``None`` as vLLM places them."""
     zeroes_blocks: bool = False
 
 
@@ -77,7 +77,7 @@ def geometry(manager: KVCacheManager, *, use_eagle: bool) -> Geometry:
         lookup=lookup,
         lookup_groups=lookup_groups,
         fine_grained=coordinator.enable_partial_hash_hits,
-        # Nothing is hashed without caching, and vLLM then names a size that need not divide blocks.
+        # Without caching no block is hashed, and vLLM names a size that need not divide blocks.
         hash_block_size=manager.block_pool.hash_block_size
         if lookup != "none"
         else gcd(*(single.block_size for single in coordinator.single_type_managers)),

@@ -73,9 +73,9 @@ class KVCacheManager(VllmKVCacheManager):
 
     hybrid_blocks_level = Level.POOL
     native: ClassVar[type["KVCacheManager"] | None] = None
-    """What decides in Rust, once it is installed."""
+    """The manager of level ``manager``, once it is installed."""
     natural: ClassVar[type["KVCacheManager"] | None] = None
-    """The same over slabs."""
+    """The manager over slabs, once it is installed."""
 
     def __new__(cls, kv_cache_config: KVCacheConfig, *_args: Any, **kwargs: Any) -> Self:
         """Make the native manager if it is requested and covers the engine."""

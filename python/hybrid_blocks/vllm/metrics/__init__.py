@@ -1,9 +1,9 @@
 """The plugin's own figures on vLLM's ``/metrics``.
 
-Engines and the server that answers ``/metrics`` are different processes. An engine writes its
-figures to a file in a folder whose name it inherits through the environment, at most once a second;
-the server reads the files at each request for ``/metrics``. Each figure has the labels of vLLM's
-own.
+Engines and the server that answers ``/metrics`` are different processes. An engine inherits the
+name of a folder through the environment and writes its figures to a file there, at most once a
+second. The server reads the files at each request for ``/metrics``. Each figure has the labels of
+vLLM's own.
 """
 
 import atexit
@@ -31,7 +31,7 @@ _INTERVAL_S = 1.0
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What a file holds: an engine's labels and its figures."""
+    """The content of a file: an engine's labels and its figures."""
 
     engine: dict[str, str]
     samples: list[Sample]
@@ -41,7 +41,7 @@ class Publisher:
     """Writes an engine's figures where the server finds them.
 
     ``engine`` are the labels that tell it from other engines, ``constant`` the figures that never
-    change. Those are written at once.
+    change. The constant figures are written at once.
     """
 
     def __init__(self, engine: Mapping[str, str], constant: Sequence[Sample] = ()) -> None:
@@ -79,7 +79,7 @@ class Publisher:
 class EngineCollector(Collector):
     """Reads the figures of all engines that still run.
 
-    Where two processes have the same labels, the figures of the one that wrote last are shown.
+    Of two processes with the same labels, the figures of the later writer are shown.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -143,7 +143,7 @@ def show_in(registry: CollectorRegistry) -> None:
 
 
 def register() -> None:
-    """Let this process and those it starts share a folder, and show what is in it.
+    """Let this process and its children share a folder, and show the figures in it.
 
     The process that makes the folder removes it when it ends.
     """
@@ -217,7 +217,7 @@ class Forwarder:
 
 
 class MultiProcessCollector(ClientsCollector):
-    """Collects as the client does. Its registry shows the figures of engines, too.
+    """Collects as the client does. The registry shows the figures of engines, too.
 
     vLLM makes one such registry, but its page comes from another: the library that serves
     ``/metrics`` makes a registry for each answer.

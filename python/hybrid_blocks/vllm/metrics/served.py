@@ -12,7 +12,7 @@ from hybrid_blocks.vllm.metrics import Forwarder
 
 
 class PrometheusStatLogger(VllmPrometheusStatLogger):
-    """Logs as vLLM does. Where figures are not Prometheus's own, the plugin's follow them."""
+    """Logs as vLLM does, and adds the plugin's figures for another library than Prometheus's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

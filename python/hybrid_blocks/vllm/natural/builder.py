@@ -76,13 +76,13 @@ FUNCTIONS = (
         stages.knowing_stages(vllm_get_global_kv_cache_groups),
     ),
 )
-"""What is replaced of vLLM's functions, and what takes its place."""
+"""vLLM's functions and their replacements."""
 
 METHODS = {"get_kv_cache_config_builder_cls": builder_class}
-"""What is replaced of the platform's class methods."""
+"""Replaced class methods of the platform."""
 
 logger = kv_cache_planning.logger
-"""What vLLM's planning writes to."""
+"""The logger of vLLM's planning."""
 
 
 def stock_config(

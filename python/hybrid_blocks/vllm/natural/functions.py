@@ -88,13 +88,13 @@ FUNCTIONS = (
     ),
     (vllm_get_kv_cache_configs, stages.knowing_stages(vllm_get_kv_cache_configs)),
 )
-"""What is replaced of vLLM's functions, and what takes its place."""
+"""vLLM's functions and their replacements."""
 
 METHODS: dict[str, Any] = {}
-"""What is replaced of the platform's class methods, besides how it sizes blocks."""
+"""Replaced class methods of the platform, besides those that size blocks."""
 
 logger = kv_cache_utils.logger
-"""What vLLM's planning writes to."""
+"""The logger of vLLM's planning."""
 
 
 def stock_config(

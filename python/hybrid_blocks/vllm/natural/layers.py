@@ -94,8 +94,8 @@ def _kind(spec: Any) -> GroupKind:
 def recurrent_tensor(spec: Any) -> StateTensor | None:
     """Return the tensor of a ``MambaSpec`` that may be converted: recurrent, of float32.
 
-    It is the last one of a state. A convolution is a tensor before it, or all that a layer has.
-    Specs name no layers, so `offload.state_parts`, which goes by a layer's class, cannot tell it.
+    The tensor is the last one of a state. A convolution is a tensor before it, or all that a layer
+    has. Specs name no layers, so `offload.state_parts`, which goes by a layer's class, cannot tell.
     """
     is_alone = len(spec.shapes) == 1 and spec.mamba_type.name == "LINEAR"
     if not is_alone and len(spec.shapes) != 2:

@@ -57,8 +57,8 @@ def size_blocks(
 ) -> None:
     """Give attention its kernels' block, and states one column for a request's life.
 
-    A Mamba block is longer than any request with its drafts, and is not padded. It is a multiple of
-    the tokens of an attention block on all ranks.
+    A Mamba block is longer than any request with its drafts, and a multiple of an attention block's
+    tokens on all ranks. States are not padded.
     """
     cache = vllm_config.cache_config
     if not cache.user_specified_block_size:

@@ -1,4 +1,4 @@
-"""Which engines level ``natural`` refuses. They run at level ``manager``."""
+"""The engines that level ``natural`` refuses, which run at level ``manager``, and their reasons."""
 
 import os
 from collections.abc import Mapping
@@ -42,9 +42,9 @@ specs, so this is how the core learns of them.
 def reason(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
     """Return why an engine is refused, or ``None`` if it is not.
 
-    ``specs`` are those of the layers of all pipeline stages, as workers report them. Workers ask
-    before they size blocks, the engine core before it plans; both get the same answer, as nothing
-    here depends on sizes that follow from it.
+    ``specs`` are those of the layers of all pipeline stages, as workers report them. Workers
+    ask before they size blocks, the engine core before it plans. Both get the same answer, as it
+    depends on no size that follows from it.
     """
     return _of_config(vllm_config) or _of_layers(vllm_config, specs)
 
@@ -87,7 +87,7 @@ def _of_config(config: VllmConfig) -> str | None:
 def _of_connector(config: VllmConfig) -> str | None:
     """Return why the KV connector is refused, None if it is not.
 
-    This follows from the configuration alone, so that workers and the engine core agree.
+    The reason follows from the configuration alone, so that workers and the engine core agree.
     """
     transfer: Any = config.kv_transfer_config
     if transfer is None:
@@ -124,10 +124,10 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
     is_full = all(isinstance(spec, FullAttentionSpec) for spec in attention)
     sizes = sorted({resolve_dcp_kv_block_size(spec, dcp) for spec in attention})
     full = {spec for spec in attention if isinstance(spec, FullAttentionSpec)}
-    # A block is not cleared when attention takes it again: what is left in it must be numbers in
-    # the format that it is read in, so that a weight of 0 hides it.
+    # Attention takes a block again without clearing it. The old content must be numbers in the
+    # format that is read, so that a weight of 0 hides them.
     formats = {(spec.dtype, spec.kv_quant_mode) for spec in attention}
-    # It clears the blocks that it is told of in all layers of full attention, and in no others.
+    # The runner clears blocks in all layers of full attention, and in no others.
     clears_alike = bool(states) and zeroes_single_blocks(config)
     unit = config.cache_config.prefix_match_unit
     alike = {
@@ -183,7 +183,7 @@ def reason_to_plan(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) ->
 
 
 def served_format(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> StateFormat:
-    """Return the format to plan for. Where it is not the user's, the log says why.
+    """Return the format to plan for. The log says why it is not the user's.
 
     The engine core alone asks. Workers get it with the configuration.
     """

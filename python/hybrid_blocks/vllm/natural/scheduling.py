@@ -46,7 +46,7 @@ def _handle_blocked(self: Any, request: Request) -> bool:
     manager = self.kv_cache_manager
     if not isinstance(manager, NaturalKVCacheManager):
         return True
-    # A session that goes on holds blocks while it waits, and nobody preempts it.
+    # A session holds blocks while it waits for its next input, and vLLM does not preempt it.
     if request.num_computed_tokens > 0 and manager.is_stuck(request):
         self._free_request_blocks(request)
         request.num_computed_tokens = 0
@@ -115,7 +115,7 @@ def _reserved_blocks(self: Any) -> int:
 def count_tokens(scheduler: Any) -> None:
     """Let the blocks that an engine shows, times their tokens, be its capacity in tokens.
 
-    vLLM shows slabs there by itself, beside the tokens of an attention block.
+    vLLM alone would show slabs, next to the tokens of an attention block.
     """
     if not isinstance(scheduler.kv_cache_manager, NaturalKVCacheManager):
         return

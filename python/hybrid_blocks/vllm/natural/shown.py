@@ -39,7 +39,7 @@ def vllms_config(
 ) -> KVCacheConfig | None:
     """Return vLLM's own configuration for layers of level ``natural``; ``None`` if it has none.
 
-    It fills ``memory_bytes``, whatever number of blocks the user set.
+    The plan fills ``memory_bytes``, whatever number of blocks the user set.
     """
     specs = {
         name: getattr(group, "reported_spec", None) or group.kv_cache_spec

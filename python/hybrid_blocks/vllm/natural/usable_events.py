@@ -15,7 +15,7 @@ Hash = bytes | int
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """What is cached of the tokens up to one hash, by group."""
+    """The cached parts of the tokens up to one hash, by group."""
 
     key: Hash
     parent: Hash | None = None
@@ -77,7 +77,7 @@ class UsableEvents:
         return len(self._blocks)
 
     def turn(self, events: Iterable[KVCacheEvent]) -> list[KVCacheEvent]:
-        """Return what is to be published in place of ``events``."""
+        """Return the events to publish instead of ``events``."""
         out: list[KVCacheEvent] = []
         for event in events:
             group: Any = getattr(event, "group_idx", None)

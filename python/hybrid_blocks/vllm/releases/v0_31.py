@@ -22,7 +22,7 @@ class Release:
     """The questions of the adapter to a release, answered as the oldest one does."""
 
     rules: frozenset[str] = frozenset()
-    """What it decides otherwise than the oldest one: the core's ``ReleaseRules``, by name."""
+    """Decisions that differ from the oldest release: the core's ``ReleaseRules``, by name."""
 
     def __init__(self, name: str) -> None:
         """Answer for the release ``name``, such as ``0.33``."""
@@ -80,5 +80,5 @@ class Release:
         return {}
 
     def hasher_arguments(self, num_lookahead_tokens: int) -> tuple[int, ...]:  # noqa: ARG002
-        """Return what vLLM's own hasher takes beside block size and hash function."""
+        """Return the further arguments of vLLM's own hasher after block size and hash function."""
         return ()

@@ -4,7 +4,7 @@ from hybrid_blocks.vllm.releases import v0_31
 
 
 class Release(v0_31.Release):
-    """What changed since 0.31."""
+    """The changes since 0.31."""
 
     rules = v0_31.Release.rules | {
         "keys_states_at_block_ends",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Release(v0_32.Release):
-    """What changed since 0.32."""
+    """The changes since 0.32."""
 
     rules = v0_32.Release.rules | {"keeps_block_below_junction", "keys_running_state_once"}
 
@@ -68,5 +68,5 @@ class Release(v0_32.Release):
         return {"lookahead_token_ids": [pool._lookahead_token_ids(request, end) for end in ends]}
 
     def hasher_arguments(self, num_lookahead_tokens: int) -> tuple[int, ...]:
-        """Return what vLLM's own hasher takes beside block size and hash function."""
+        """Return the further arguments of vLLM's own hasher after block size and hash function."""
         return (num_lookahead_tokens,) if num_lookahead_tokens else ()

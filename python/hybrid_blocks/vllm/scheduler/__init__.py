@@ -10,7 +10,7 @@ logger = init_logger("vllm.hybrid_blocks")
 
 
 class Scheduler(VllmScheduler):
-    """The one that vLLM would choose."""
+    """Stands for the scheduler that vLLM would choose."""
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
         """Make vLLM's scheduler, or its asynchronous one where the engine is asynchronous."""

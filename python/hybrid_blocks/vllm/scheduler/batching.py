@@ -28,10 +28,10 @@ REFUSED: Mapping[str, Callable[[Scheduler], bool]] = {
     "encoder_only": lambda scheduler: scheduler.is_mm_encoder_only,
     "aux_connector": lambda scheduler: scheduler.aux_output_connector is not None,
 }
-"""What keeps an engine's requests from being scheduled in one call, and how to tell.
+"""Conditions that keep an engine's requests from being scheduled in one call.
 
-A scheduler that none of these is true of schedules in one call whatever else is enabled: drafts,
-images, LoRA, connectors, log probabilities, structured outputs, pipeline parallelism.
+Any other scheduler schedules in one call: with drafts, images, LoRA, connectors, log
+probabilities, structured outputs or pipeline parallelism.
 """
 
 
@@ -45,7 +45,7 @@ def unsupported_reason(scheduler: Scheduler) -> str | None:
 class Rules:
     """How an engine schedules; numbers are tokens unless they say otherwise.
 
-    ``draft_slots`` are those that a drafter takes in a batch beside each request's tokens.
+    ``draft_slots`` counts a drafter's slots in a batch, for each request.
     ``decode_stagger`` is in steps, 0 where nothing is to be kept apart. ``takes_back_trimmed`` and
     ``commits_outputs`` say what a release of vLLM does with an output.
     """
@@ -91,8 +91,8 @@ def limits_inputs(scheduler: Any, rules: Rules) -> bool:
 
 
 _BLOCKS_BESIDE_TOKENS = 4
-"""Blocks that a step may take from a group for one request beside those its tokens fill: one begun,
-copies of shared ones, a checkpoint."""
+"""Blocks of a group that a step may take for one request without filling them: a begun one, copies
+of shared ones, a checkpoint."""
 
 
 def fits_for_sure(scheduler: Scheduler) -> bool:
@@ -127,7 +127,7 @@ def last(scheduled: dict[str, int], count: int) -> dict[str, int]:
 
 
 class Extras(NamedTuple):
-    """Parts of a model's output for requests beside their tokens; ``None`` stands for nothing."""
+    """Parts of a model's output for requests besides their tokens; ``None`` stands for no part."""
 
     spec_tokens: dict[str, list[int]]
     num_invalid: dict[str, int] | None
@@ -203,7 +203,7 @@ _KNOWN: Final = ("vllm", "hybrid_blocks")
 
 MAY_BE_OWN: Final = frozenset(
     {
-        # What engines call: an own one sees whole steps and calls vLLM's.
+        # Engines call these: an own method sees whole steps and calls vLLM's.
         *("add_request", "finish_requests", "schedule", "update_from_output", "shutdown"),
         *("has_finished_requests", "has_request", "has_requests", "has_unfinished_requests"),
         *("get_num_unfinished_requests", "get_request_counts", "pause_state", "set_pause_state"),
@@ -211,7 +211,7 @@ MAY_BE_OWN: Final = frozenset(
         *("get_kv_event_publisher_config", "make_stats", "reset_connector_cache"),
         *("reset_encoder_cache", "reset_prefix_cache", "update_draft_token_ids"),
         "update_draft_token_ids_in_output",
-        # What vLLM's code alone calls: for requests that wait, load, are preempted, or end.
+        # vLLM's code alone calls these: for requests that wait, load, are preempted, or end.
         *("_preempt_request", "_free_request", "_free_request_blocks", "_free_blocks"),
         *("_connector_finished", "_enqueue_waiting_request", "_is_blocked_waiting_status"),
         *("_handle_blocked_waiting_request", "_update_waiting_for_remote_kv"),
@@ -245,7 +245,7 @@ def _is_known(part: Any) -> bool:
         return all(_is_known(it) for it in (part.fget, part.fset, part.fdel) if it is not None)
     function = getattr(part, "__func__", part)
     if isinstance(function, FunctionType):
-        # Where the code stands: a wrapper takes on the name of what it wraps.
+        # The globals tell where code stands: a wrapper takes on the name of the wrapped function.
         module = str(function.__globals__.get("__name__", ""))
         return module.partition(".")[0] in _KNOWN
     return not callable(function) and not hasattr(function, "__get__")

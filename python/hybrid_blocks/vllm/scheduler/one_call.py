@@ -1,10 +1,9 @@
 """vLLM's schedulers with one call into Rust for all running requests that decode.
 
 The plugin puts them in place of vLLM's two, also below classes derived from those; and
-``--scheduler-cls hybrid_blocks.vllm.Scheduler`` names them. A step is vLLM's own but for a stretch
-at its beginning: the running requests, in their order, up to the first that does anything but
-decode a token and what was drafted after it. What follows, admission included, is left to vLLM's
-code, which is given the rest of the running requests and of the token budget.
+``--scheduler-cls hybrid_blocks.vllm.Scheduler`` names them. One call schedules the running requests
+in order, up to the first that does more than decode a token and its drafts. vLLM's code schedules
+the rest of the running requests in the rest of the token budget, and admits.
 """
 
 import sys
@@ -39,12 +38,12 @@ class Scheduler(VllmScheduler):
     """vLLM's scheduler, or its asynchronous one where the engine schedules asynchronously."""
 
     _decodes: DecodeBatch | None = None
-    # What is scheduled ahead of vLLM's code in the step that it is in, what it scheduled itself
-    # if both are joined already, and the running requests that it does not see.
+    # The requests scheduled ahead of vLLM's code in a step, those that vLLM's code scheduled once
+    # both are joined, and the number of running requests that vLLM's code does not see.
     _ahead: ScheduledDecodes | None = None
     _rest: dict[str, int] | None = None
     _num_ahead = 0
-    # What became of drafts whose outputs were taken in one call.
+    # Counts of drafts whose outputs were taken in one call.
     _spec_counts: SpecCounts | None = None
 
     def __new__(cls, vllm_config: Any = None, *_args: Any, **_kwargs: Any) -> Self:
@@ -65,7 +64,7 @@ class Scheduler(VllmScheduler):
             self._limits_inputs = batching.limits_inputs(self, rules)
             self._draft_slots = rules.draft_slots
             self._mamba_block_aligned_split = self._split_by_whole_budget  # type: ignore[method-assign]
-            # What vLLM's code does not see of the step that it is in.
+            # The whole step's budget: vLLM's code sees the rest alone.
             self._step_budget = self.max_num_scheduled_tokens
             self._step_config = self.scheduler_config
         if reason:
@@ -106,8 +105,8 @@ class Scheduler(VllmScheduler):
             self.scheduler_config.max_num_batched_tokens,
             self.current_step + 1,
             None if self.use_v2_model_runner else self.prev_step_scheduled_req_ids,
-            # vLLM's code admits a request whose last token alone is missing with as many tokens
-            # as those that decode and draft, where it scheduled one itself.
+            # vLLM's code gives a request that lacks only its last token as many tokens as decoding
+            # requests get, if it scheduled one of those itself.
             self.num_spec_tokens > 0 and self.get_request_counts()[1] > 0,
         )
         return self._schedule_rest(ahead, throttle_prefills)
@@ -165,7 +164,7 @@ class Scheduler(VllmScheduler):
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         ahead = self._ahead
         if ahead is None and self._decodes is not None:
-            # What other code schedules alone, vLLM's or that of a derived class, is not known here.
+            # Steps that vLLM's code or a derived class schedules alone are not known here.
             self._decodes.forget()
         if ahead is None or self._decodes is None or not ahead.req_ids:
             super()._update_after_schedule(scheduler_output)
@@ -300,14 +299,14 @@ class Scheduler(VllmScheduler):
         loaded, encoded = self._free_request(request)
         stats = output.prefill_stats
         if loaded is not None and stats is not None and loaded.get("do_remote_prefill"):
-            # What its prompt hit where it was computed.
+            # The hit of its prompt on the engine that computed it.
             loaded["remote_prefill_cached_tokens"] = stats.num_cached_tokens
         output.kv_transfer_params = loaded
         output.ec_transfer_params = encoded
 
 
 class AsyncScheduler(Scheduler, VllmAsyncScheduler):
-    """The same where steps are scheduled before the outputs of the last one are there."""
+    """The scheduler of an engine that schedules a step before the last one's outputs."""
 
 
 def _nothing() -> None:

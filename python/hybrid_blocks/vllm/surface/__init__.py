@@ -18,7 +18,7 @@ class Tier(StrEnum):
     POOL = "pool"
     MANAGER = "manager"
     SCHEDULER = "scheduler"
-    """The one-call scheduler."""
+    """Needs of the one-call scheduler."""
     NATURAL = "natural"
     """Level ``natural``, which needs the tier before it only where requests are checked."""
     WORKER = "worker"
@@ -28,8 +28,8 @@ class Tier(StrEnum):
 def differences(version: str) -> dict[Tier, list[str]]:
     """Return by tier how the installed vLLM differs from the recorded release next to ``version``.
 
-    Names, parameters and attributes are compared, not what functions do. It takes some milliseconds
-    once vLLM's modules are imported.
+    Names, parameters and attributes are compared, not what functions do. The
+    comparison takes some milliseconds once vLLM's modules are imported.
     """
     surface = Surface(support.nearest(version))
     found: dict[Tier, list[str]] = {tier: [] for tier in Tier}

@@ -46,7 +46,7 @@ class Surface:
         return next((tier for tier, listed in tiers.items() if name in listed[what]), "manager")
 
     def is_present(self, name: str) -> bool:
-        """Return whether the release has what is listed, which came or went with some release."""
+        """Return whether the release has a listed name, which came or went with some release."""
         first, last = (it.get(name, self._release) for it in (self._since, self._until))
         here = support.ordered(self._release)
         return support.ordered(first) <= here <= support.ordered(last)
@@ -80,7 +80,7 @@ class Surface:
         return found
 
     def names(self) -> dict[str, list[str]]:
-        """Return what is imported from each module."""
+        """Return the names imported from each module."""
         return {
             module: [name for name in names if self.is_present(f"{module}:{name}")]
             for module, names in self.recorded["names"].items()

@@ -1,4 +1,4 @@
-"""Which releases of vLLM this package was tested inside, and which one another is nearest to."""
+"""The releases of vLLM that this package was tested with, and the nearest one to another."""
 
 import re
 from importlib.resources import files

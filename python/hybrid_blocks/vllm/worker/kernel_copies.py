@@ -29,7 +29,7 @@ logger = logging.getLogger("vllm.hybrid_blocks")
 
 @dataclass(slots=True)
 class Described:
-    """What kernels take for a runner's tensors, and the reason why other code copies there.
+    """A runner's tensors as kernels take them, and the reason why other code copies there.
 
     ``group`` is ``None`` for tensors that kernels cannot address.
     """
@@ -163,7 +163,7 @@ class Recipe:
 
 
 class ConvertingCopy(NamedTuple):
-    """A copy between the two pools of a group. It ``keeps`` a state, or brings one back.
+    """A copy between the two pools of a group. Such a copy ``keeps`` a state, or brings one back.
 
     vLLM's own function refuses a tuple of this length, so it never takes it for a plain copy.
     """
