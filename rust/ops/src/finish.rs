@@ -87,7 +87,7 @@ pub fn longest_request_finishes_alone(setup: &Setup, steps: &[u32]) -> Check {
         system.tick();
         let step = step.min(most - computed);
         if system.allocate(&[handle], &[step], 0) == Ok(0) {
-            // It may lie scattered: once, and then it runs alone.
+            // The request may lie scattered once; after that it runs alone.
             ensure!(num_preempted == 0, "refused again after {computed} of {most} tokens");
             system.preempt(&[handle]).map_err(|error| error.to_string())?;
             num_preempted += 1;

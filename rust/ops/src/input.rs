@@ -9,9 +9,9 @@ use crate::world::{Check, World};
 /// A whole test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
-    /// The manager.
+    /// Setup of the manager.
     pub setup: Setup,
-    /// What is done to it.
+    /// Operations in their order.
     pub ops: Vec<Op>,
 }
 

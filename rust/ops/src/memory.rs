@@ -3,7 +3,7 @@
 /// A block as the device sees it: the pool whose kernels cut the slab, and the id.
 pub(crate) type Place = (u32, u32);
 
-/// What stands in a granule.
+/// Content of a granule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Written {
     /// Bytes that no block of now wrote.

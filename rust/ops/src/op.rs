@@ -24,28 +24,28 @@ pub enum Op {
     },
     /// Says how the conversation of a request goes on.
     Hint {
-        /// Request.
+        /// Number of the request.
         which: u8,
         /// A place in [`hybrid_blocks::Hint::ALL`].
         hint: u8,
     },
     /// Says how a session goes on, with or without a request of it.
     HintSession {
-        /// Session.
+        /// Number of the session.
         session: u8,
         /// As in [`Op::Hint`].
         hint: u8,
     },
     /// Appends tokens to a request.
     Append {
-        /// Request.
+        /// Number of the request.
         which: u8,
-        /// Tokens.
+        /// Number of new tokens.
         num_tokens: u8,
     },
     /// Looks up the longest cached prefix of a request.
     Match {
-        /// Request.
+        /// Number of the request.
         which: u8,
     },
     /// Makes room for new tokens of several requests, and for `lookahead` more of each.
@@ -57,21 +57,21 @@ pub enum Op {
     },
     /// Computes all tokens that got room.
     Advance,
-    /// What a scheduler does in a step: match, allocate up to the next boundary, compute, sample.
+    /// A step of a scheduler: match, allocate up to the next boundary, compute, sample.
     Step {
-        /// Request.
+        /// Number of the request.
         which: u8,
-        /// Most tokens.
+        /// Tokens to compute, at most.
         budget: u8,
     },
     /// Takes the blocks of requests away.
     Preempt {
-        /// Requests.
+        /// Numbers of the requests.
         which: Vec<u8>,
     },
-    /// End requests.
+    /// Ends requests and frees their blocks.
     Free {
-        /// Requests.
+        /// Numbers of the requests.
         which: Vec<u8>,
     },
     /// Runs the block copies that are due.
@@ -82,14 +82,14 @@ pub enum Op {
     Reset,
     /// Makes a call that must be refused and change nothing.
     Refuse {
-        /// What is wrong with it.
+        /// Fault of the call.
         refusal: Refusal,
-        /// Request.
+        /// Number of the request.
         which: u8,
     },
 }
 
-/// What is wrong with a call.
+/// Fault of a call that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {

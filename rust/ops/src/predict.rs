@@ -80,7 +80,7 @@ impl World {
         let request = &mut self.requests[at];
         let had_room = if request.running { request.allocated } else { start };
         if !request.running {
-            // Those before it in the batch may have evicted some of what it would have hit.
+            // Requests before it in the batch may have evicted some of its hit.
             let most = request.promised.unwrap_or(u32::MAX);
             ensure!(start <= most, "a hit of {start} tokens, {most} were promised");
             request.running = true;

@@ -11,7 +11,7 @@ pub(crate) struct Request {
     pub(crate) handle: u64,
     pub(crate) tokens: Tokens,
     chain: HashChain<i32>,
-    /// Of the full hash blocks, as Python's hasher makes them: what is forgotten first depends on them.
+    /// Digests of the full hash blocks, as Python's hasher makes them: the order of forgetting depends on them.
     pub(crate) digests: Vec<Digest>,
     /// Tokens still to be sampled.
     pub(crate) output: u32,

@@ -21,10 +21,10 @@ pub struct Setup {
     pub placement: String,
 }
 
-/// A group.
+/// Configuration of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
-    /// What its layers keep.
+    /// Kind of the group's layers.
     #[serde(with = "text")]
     pub kind: GroupKind,
     /// Tokens a block.
@@ -95,7 +95,7 @@ impl Setup {
             groups.push(Group::full(hash_block_size));
         }
         if !plain && format != "full" {
-            // Its own pool, or that of other blocks.
+            // The pool is its own, or that of other blocks.
             let is_own = number(23, 27) >= 9 || num_pools == 1;
             for group in groups.iter_mut().filter(|it| it.kind.role() == Role::State) {
                 let other = (group.pool + 1) % num_pools;
@@ -121,7 +121,7 @@ impl Setup {
         self.groups.iter().all(Group::is_attention)
     }
 
-    /// What computed tokens are entered in multiples of: those after which all groups can be resumed.
+    /// Returns the unit of entered tokens: multiples of it can be resumed by all groups.
     pub(crate) fn grain(&self) -> u32 {
         let cached = self.groups.iter().filter(|it| !matches!(it.kind, GroupKind::Cross { .. }));
         let mut sizes = cached.clone().map(|group| group.block_size);

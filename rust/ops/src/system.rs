@@ -12,9 +12,9 @@ use crate::setup::{Group, Setup};
 /// A call as Python makes it, and what it answered.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Call {
-    /// Method.
+    /// Name of the method.
     pub call: &'static str,
-    /// Arguments.
+    /// Arguments of the call.
     pub args: Value,
     /// Result, or `{"error": name}`.
     pub returned: Value,
@@ -30,7 +30,7 @@ fn spec(group: &Group) -> GroupSpec {
     GroupSpec { kind: group.kind, block_size: group.block_size, pool: PoolId(group.pool) }
 }
 
-/// What Python sees of an event: digests are its own, so only their number counts.
+/// Returns an event as Python sees it: digests are its own, so only their number counts.
 fn event(event: &CacheEvent) -> Value {
     match event {
         CacheEvent::Stored { handle, group, first_block, block_size, parent, digests, .. } => {

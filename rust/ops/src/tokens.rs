@@ -34,7 +34,7 @@ impl Tokens {
         &self.ids
     }
 
-    /// What the first `n` tokens leave behind, `n` at least 1. A change of any of them changes it.
+    /// Returns the trace of the first `n` tokens, `n` at least 1. A change of any of them changes it.
     pub(crate) fn content(&self, n: u32) -> u64 {
         self.contents[n as usize - 1]
     }
@@ -61,7 +61,7 @@ impl FromIterator<i32> for Tokens {
     }
 }
 
-/// What the tokens of a digest leave behind: the inverse of [`Tokens::digest`].
+/// Returns the trace of the tokens of a digest: the inverse of [`Tokens::digest`].
 pub(crate) fn content_of(digest: Digest) -> u64 {
     u64::from_be_bytes(digest.as_bytes()[24..].try_into().expect("they are 8 bytes"))
 }

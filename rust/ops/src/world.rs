@@ -11,7 +11,7 @@ use crate::request::Request;
 use crate::setup::{Group, Setup};
 use crate::system::{Call, System};
 
-/// What the manager did wrong, if anything.
+/// Error of the manager, if there is any.
 pub type Check = Result<(), String>;
 
 /// Fails with a message unless the condition holds.
@@ -70,7 +70,7 @@ impl World {
         self.system.take_transcript()
     }
 
-    /// What happened so far.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.system.stats()
@@ -197,7 +197,7 @@ impl World {
 
     fn append(&mut self, at: usize, tokens: &[i32]) -> Check {
         let request = &mut self.requests[at];
-        // What was found before is looked up again.
+        // A hit that was found before is looked up again.
         request.promised = None;
         let handle = request.handle;
         let digests = request.append(&mut self.hasher, tokens);
@@ -340,7 +340,7 @@ impl World {
         Ok(())
     }
 
-    /// What a scheduler does in a step for one request. Returns whether it was served.
+    /// Runs a step of a scheduler for one request. Returns whether it was served.
     pub(crate) fn step(&mut self, at: usize, budget: u32) -> Result<bool, String> {
         let request = &self.requests[at];
         if request.running && request.computed == request.num_tokens() {

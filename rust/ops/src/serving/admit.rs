@@ -179,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// What prompts under way still need, and a step with drafts: a load leaves that to them.
+    /// Blocks that prompts under way still need, and a step with drafts: a load leaves those to them.
     fn reserved_blocks(&mut self, step: &Step) -> Result<u64, String> {
         let (num_drafts, for_drafts) = (self.setup.num_drafts, self.setup.slabs_for_drafts());
         if self.setup.is_slabbed() && self.setup.reserves_all {

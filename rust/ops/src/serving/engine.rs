@@ -25,7 +25,7 @@ pub(super) struct Engine {
     pub(super) aborted: Vec<Request>,
     pub(super) loads: Vec<Load>,
     pub(super) in_flight: VecDeque<Step>,
-    /// What requests that ended were, for others to continue.
+    /// Tokens of requests that ended, for others to continue.
     ended: Vec<Tokens>,
     num_added: u32,
     /// How many drafts are right.
@@ -100,7 +100,7 @@ impl Engine {
         let prompt = begin.into_iter().chain(own).take(max_len as usize - 2);
         let mut tokens: Tokens = prompt.collect();
         let num_prompt = tokens.len();
-        // What is sampled follows from the prompt.
+        // Sampled tokens follow from the prompt.
         let first = (tokens.content(num_prompt) % 5) as i32;
         // A drafter may look further than the longest request.
         for at in num_prompt..max_len + 1 + self.setup.num_drafts {
@@ -173,7 +173,7 @@ impl Engine {
         self.groups().map(table).collect()
     }
 
-    /// What a request holds is given back; it goes on later, or is over.
+    /// Gives back the blocks of a request, which continues later or is over.
     pub(super) fn give_back(&mut self, request: &Request, is_over: bool) -> Check {
         if self.manager.find(&request.id).is_none() {
             return Ok(());
@@ -306,7 +306,7 @@ impl Engine {
         self.in_flight.iter().all(|step| step.work.is_empty() && step.ended.is_empty())
     }
 
-    /// What a request's client says of it.
+    /// Passes on the hint of a request's client.
     pub(super) fn tell(&mut self, request: &Request, handle: u64) -> Check {
         if request.session.is_none() && request.hint == Hint::None {
             return Ok(());

@@ -16,7 +16,7 @@ pub enum Event {
         own: u8,
         /// Tokens to sample. An even number of them ends by a token, so that no step knows it before.
         answer: u8,
-        /// Its session, 0 for none, and what its client says of it: `session + 4 * hint`. Its priority too.
+        /// Session, 0 for none, and hint of the client: `session + 4 * hint`. Also the priority.
         said: u8,
         /// Tokens of it that the other end of the connector has.
         reach: u8,
@@ -25,24 +25,24 @@ pub enum Event {
     },
     /// Steps are scheduled and computed.
     Steps {
-        /// Steps.
+        /// Number of steps.
         count: u8,
         /// How many drafts are right.
         luck: u8,
     },
     /// A client goes away.
     Abort {
-        /// Request.
+        /// Number of the request.
         which: u8,
     },
     /// A running request is preempted between two steps.
     Preempt {
-        /// Request.
+        /// Number of the request.
         which: u8,
     },
     /// A client says how a session goes on.
     Hint {
-        /// Session.
+        /// Number of the session.
         session: u8,
         /// A place in [`hybrid_blocks::Hint::ALL`].
         hint: u8,

@@ -9,9 +9,9 @@ use crate::lines;
 /// A whole life of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The engine.
+    /// Setup of the engine.
     pub setup: Setup,
-    /// What happens to it.
+    /// Events in their order.
     pub events: Vec<Event>,
 }
 

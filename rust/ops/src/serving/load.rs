@@ -76,7 +76,7 @@ impl Engine {
             }
             for at in load.start..load.end {
                 let block = table[(at / group.block_size) as usize];
-                // Of a window, what lies before it is not there.
+                // Blocks before a window are not there.
                 if !block.is_null() {
                     self.memory.write(place(block), at % group.block_size, content(at));
                 }

@@ -8,11 +8,11 @@ use crate::tokens::Tokens;
 /// Where a request is. Counts are tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It waits to be admitted.
+    /// The request waits to be admitted.
     Waiting,
-    /// Its blocks are being filled by a connector.
+    /// A connector fills the blocks.
     Loading,
-    /// They are filled as far as this, and it waits to go on.
+    /// The blocks are filled up to `valid`, and the request waits to continue.
     Loaded {
         valid: u32,
     },
@@ -93,12 +93,12 @@ impl Request {
         (self.num_written, self.column, self.is_drafted) = (0, 0, false);
     }
 
-    /// Its place among requests of all priorities.
+    /// Returns the rank among requests of all priorities.
     pub(super) fn order(&self) -> (u8, u32) {
         (self.priority, self.number)
     }
 
-    /// What tells its lives between preemptions apart.
+    /// Returns the identity of a life between two preemptions.
     pub(super) fn life(&self) -> (u32, u32) {
         (self.number, self.num_preemptions)
     }

@@ -51,7 +51,7 @@ impl Engine {
                 }
                 let victim = self.victim();
                 let request = self.running.remove(victim);
-                // It may have been scheduled in this step.
+                // The request may have been scheduled in this step.
                 if let Some(taken) = step.work.iter().position(|it| it.life == request.life()) {
                     step.budget += step.work.remove(taken).num_new;
                 }
@@ -66,7 +66,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a running request may compute next, if anything.
+    /// Returns the next work of a running request, if there is any.
     fn next_work(&mut self, at: usize, budget: u32) -> Result<Option<Work>, String> {
         let Setup { max_len, num_drafts, .. } = self.setup;
         let request = &self.running[at];

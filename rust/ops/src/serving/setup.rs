@@ -36,17 +36,17 @@ pub struct Setup {
     pub connector: Connector,
 }
 
-/// What a KV connector does.
+/// Way in which a KV connector loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Connector {
     /// There is none.
     None,
-    /// It loads before the step that reads what it loads.
+    /// The connector loads before the step that reads the loaded tokens.
     InStep,
-    /// It loads beside steps. A request whose load fails ends.
+    /// The connector loads beside steps. A request whose load fails ends.
     Beside,
-    /// It loads beside steps. A request whose load fails computes its tokens.
+    /// The connector loads beside steps. A request whose load fails computes its tokens.
     BesideOrComputed,
 }
 
@@ -191,7 +191,7 @@ impl Setup {
         self.groups.iter().any(|group| group.kind.storage() == Storage::Moving)
     }
 
-    /// What the length of a hit is a multiple of.
+    /// Returns the tokens that divide the length of each hit.
     pub(super) fn grain(&self) -> u32 {
         let sizes = self.groups.iter().filter(|it| it.is_attention()).map(|it| it.block_size);
         sizes.fold(1, |all, size| {

@@ -7,7 +7,7 @@ use hybrid_blocks::BlockId;
 use super::request::Request;
 use crate::tokens::Tokens;
 
-/// What is scheduled for one request. Counts are tokens.
+/// Scheduled work of one request. Counts are tokens.
 #[derive(Debug)]
 pub(super) struct Work {
     /// [`Request::life`](super::request::Request::life).

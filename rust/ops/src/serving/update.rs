@@ -66,7 +66,7 @@ impl Engine {
         let valid = self.num_valid(load);
         let request = &mut self.holding[at];
         request.stage = Stage::Loaded { valid };
-        // What failed is not tried again.
+        // A load that failed is not tried again.
         request.reach = if load.fails { 0 } else { request.reach };
         Ok(())
     }
