@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 from hybrid_blocks.model import PlanError
+from hybrid_blocks.tools.doctor.features import check_model
 from hybrid_blocks.tools.plan import plan_natural
 from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.plan.vllm import VllmPlan, plan_vllm
@@ -276,3 +277,12 @@ def test_a_server_without_options_has_vllms_defaults_on_the_card(
     command = read_command(["vllm serve Qwen3.5-27B"], None, cards)
     deployment = command.deployment
     assert (deployment.max_num_batched_tokens, deployment.max_num_seqs) == defaults_of(cards)
+
+
+def test_doctor_takes_the_layers_of_each_stage() -> None:
+    asked = read_features([f"VLLM_PP_LAYER_PARTITION=48,16 {QWEN}"])
+    assert asked.features.pp_partition == (48, 16)
+    check_model(asked.model, asked.features)
+    wrong = read_features([f"VLLM_PP_LAYER_PARTITION=48,17 {QWEN}"])
+    with pytest.raises(PlanError, match="sum up to the 64"):
+        check_model(wrong.model, wrong.features)

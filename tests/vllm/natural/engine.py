@@ -70,17 +70,9 @@ class Backend:
 
 
 class LatentBackend(Backend):
-    """Stands for CUDA's latent attention backends: one block of 64 tokens."""
+    """Stands for FlashAttention's and Triton's backends of latent attention."""
 
     latent = True
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(_spec: KVCacheSpec | None = None) -> list[Any]:
-        return [64]
-
-    @staticmethod
-    def get_preferred_block_size(_default: int) -> int:
-        return 64
 
 
 class AttentionLayer(AttentionLayerBase):
@@ -128,7 +120,7 @@ class Engine(plan_oracle.Oracle):
         self.config = plan_oracle._vllm_config(model, deployment)
         self.config.parallel_config.pipeline_parallel_size = deployment.pp
         self.config.cache_config.kv_cache_layout = layout
-        self.config.cache_config.block_size = 64 if latent else 16
+        self.config.cache_config.block_size = 16
         if deployment.num_speculative_tokens:
             self.config.speculative_config = speculation(deployment.num_speculative_tokens)
         for name, value in config.items():
@@ -152,7 +144,7 @@ class Engine(plan_oracle.Oracle):
             self.specs = attn_utils.get_kv_cache_spec(self.config)
         by_stage = [
             {name: spec for name, spec in self.specs.items() if self.layer_of[name] in held}
-            for held in stages(model, tuple(layers), deployment.pp)
+            for held in stages(model, tuple(layers), deployment.pp, deployment.pp_partition)
         ]
         self.groups, self.stage_configs = vllm_planning.plan(
             self.config, by_stage, [memory_bytes] * deployment.pp

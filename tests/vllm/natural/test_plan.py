@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from hybrid_blocks.geometry import capacity
 from hybrid_blocks.geometry.deployment import stages
@@ -18,6 +19,7 @@ from hybrid_blocks.vllm.level import CHECKPOINTS
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural import shown
 from plan_oracle import RELEASE
+from vllm.distributed.utils import get_pp_indices
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
 from natural.engine import Engine, installed
@@ -59,6 +61,36 @@ def has_stages(name: str, pp: int) -> bool:
 def test_all_pipeline_stages_cut_the_slabs_of_the_plan(name: str, pp: int) -> None:
     deployment = Deployment(max_model_len=16_384, pp=pp, in_flight_batches=pp)
     check_plan(load_model(name), deployment, "full")
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [
+        ("Qwen3.5-27B", (48, 16)),
+        ("Qwen3.5-27B", (7, 50, 7)),
+        ("Kimi-Linear-48B-A3B", (20, 7)),
+        ("Nemotron-H-8B", (12, 28, 12)),
+        ("gpt-oss-20b", (5, 19)),
+        ("Gemma-3-27B", (50, 12)),
+    ],
+)
+def test_stages_of_other_sizes_are_planned_as_vllm_deals_their_layers(
+    name: str, partition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, pp = load_model(name), len(partition)
+    deployment = Deployment(
+        max_model_len=16_384, pp=pp, pp_partition=partition, in_flight_batches=pp
+    )
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", ",".join(map(str, partition)))
+    dealt = [get_pp_indices(model.num_layers, stage, pp) for stage in range(pp)]
+    held = stages(model, model.layers, pp, partition)
+    assert [{layer.depth for layer in stage} for stage in held] == [
+        {layer.depth for layer in model.layers if start <= layer.depth < end}
+        for start, end in dealt
+    ]
+    check_plan(model, deployment, "full")
+    even = msgspec.structs.replace(deployment, pp_partition=None)
+    assert plan_natural(model, MEMORY, deployment) != plan_natural(model, MEMORY, even)
 
 
 @pytest.mark.parametrize("name", ["Qwen3.5-27B", "Kimi-Linear-48B-A3B", "Phi-4"])

@@ -366,16 +366,15 @@ def _batches(
     """
     stages: int = options.get("pipeline_parallel_size", 1)
     is_second = vllm_variables.is_on(environment, vllm_variables.RUNNER)
+    method = None if drafts is None else drafts.method
     needs_first = drafts is not None and not drafts.is_async
-    if is_second and drafts is not None and needs_first:
+    if is_second and needs_first:
         raise PlanError(
-            f"{vllm_variables.RUNNER}=1: vLLM's second model runner refuses {drafts.method} drafts; "
-            "leave it out"
+            f"{vllm_variables.RUNNER}=1: vLLM's second model runner refuses {method} drafts; leave "
+            "it out"
         )
     is_first = is_second is False or needs_first
-    hinders = is_first and (
-        stages > 1 or (drafts is not None and drafts.method not in _ASYNC_ON_FIRST)
-    )
+    hinders = is_first and (stages > 1 or method not in (None, *_ASYNC_ON_FIRST))
     is_async = options.get("async_scheduling")
     if is_async and hinders:
         raise PlanError(
