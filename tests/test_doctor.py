@@ -93,7 +93,7 @@ def test_a_package_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPa
     [
         (["--lora"], "--lora without --model: say of which model's engine"),
         (["--pp", "2", "--speculative", "mtp:2"], "--speculative, --pp without --model"),
-        (["--no-prefix-caching"], "--no-prefix-caching without --model"),
+        (["--dcp", "2"], "--dcp without --model"),
         (["--table", "--model", "Phi-4"], "--model beside --table"),
         (
             ["--model", "gpt-oss-20b", "--speculative", "mtp:2"],

@@ -11,18 +11,11 @@ ALIASES = (
     {"--tp", "--tensor-parallel-size"},
     {"--pp", "--pipeline-parallel-size"},
     {"--dcp", "--decode-context-parallel-size"},
-    {"--pcp", "--prefill-context-parallel-size"},
     {"--mamba-ssm-dtype", "--mamba-ssm-cache-dtype"},
     {"--retention", "--prefix-cache-retention-interval"},
     {"--requests", "--max-num-seqs"},
     {"--num-blocks", "--num-gpu-blocks-override"},
-    {"--drafts", "--num-speculative-tokens"},
-    {"--loras", "--max-loras"},
     {"--lora", "--enable-lora"},
-    {"--prefix-caching", "--enable-prefix-caching"},
-    {"--residency-metrics", "--kv-cache-metrics"},
-    {"--flop-metrics", "--enable-mfu-metrics"},
-    {"--sampling-masks", "--return-sampling-mask"},
 )
 """A short name and vLLM's."""
 

@@ -299,7 +299,6 @@ def test_memory_is_told_in_what_each_manager_hands_out(trace: Path) -> None:
         ("--retention dense", "--retention without --manager vllm"),
         ("--manager vllm --signal 0.8", "--signal without --manager rust"),
         ("--manager rust --manager rust", "--manager names rust twice"),
-        ("--checkpoint-every 64 --placement none", "--placement beside --checkpoint-every"),
         (
             "--placement none/format=fp8 --num-blocks 99",
             "--num-blocks beside a placement with a format",

@@ -185,7 +185,7 @@ def test_less_than_what_is_asked_for_is_exit_code_3(monkeypatch: pytest.MonkeyPa
     def code(*arguments: str) -> int:
         return CliRunner().invoke(app, ["doctor", *arguments]).exit_code
 
-    refused = ("--model", "Phi-4", "--pcp", "2")
+    refused = ("--model", "Phi-4", "--connector", "nixl")
     assert code(*refused) == 0
     assert code(*refused, "--level", "natural") == 3
     monkeypatch.setenv("HYBRID_BLOCKS", "natural")

@@ -39,15 +39,11 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
         str | None,
         typer.Option(help=f"{', '.join(CONNECTORS)}, or the class name of a KV connector."),
     ] = None,
-    encoder_connector: Annotated[
-        bool, typer.Option("--encoder-connector", help="An encoder cache connector.")
-    ] = False,
     lora: Annotated[bool, typer.Option("--lora", "--enable-lora", help="LoRA adapters.")] = False,
     images: Annotated[bool, typer.Option("--images", help="Requests with images.")] = False,
     logprobs: Annotated[
         bool, typer.Option("--logprobs", help="Requests that ask for log probabilities.")
     ] = False,
-    priorities: Annotated[bool, typer.Option("--priorities", help="Priority scheduling.")] = False,
     tp: Annotated[
         int | None,
         typer.Option("--tp", "--tensor-parallel-size", help="Ranks of tensor parallelism.", min=1),
@@ -58,39 +54,10 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
             "--dcp", "--decode-context-parallel-size", help="Ranks of decode context parallelism."
         ),
     ] = 1,
-    pcp: Annotated[
-        int,
-        typer.Option(
-            "--pcp", "--prefill-context-parallel-size", help="Ranks of prefill context parallelism."
-        ),
-    ] = 1,
     pp: Annotated[
         int,
         typer.Option("--pp", "--pipeline-parallel-size", help="Ranks of pipeline parallelism."),
     ] = 1,
-    residency_metrics: Annotated[
-        bool,
-        typer.Option(
-            "--residency-metrics", "--kv-cache-metrics", help="KV-cache residency metrics."
-        ),
-    ] = False,
-    flop_metrics: Annotated[
-        bool, typer.Option("--flop-metrics", "--enable-mfu-metrics", help="FLOP metrics.")
-    ] = False,
-    sampling_masks: Annotated[
-        bool,
-        typer.Option(
-            "--sampling-masks", "--return-sampling-mask", help="Sampling masks are returned."
-        ),
-    ] = False,
-    prefix_caching: Annotated[
-        bool,
-        typer.Option(
-            "--prefix-caching/--no-prefix-caching",
-            "--enable-prefix-caching/--no-enable-prefix-caching",
-            help="As in vLLM.",
-        ),
-    ] = True,
     level: Annotated[
         Literal["off", "pool", "manager", "natural"] | None,
         typer.Option(
@@ -106,7 +73,8 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
 ) -> None:
     """Print what is installed and usable; with --model, what an engine of vLLM reaches.
 
-    A command of vLLM's server can be pasted behind --: doctor -- vllm serve MODEL …
+    A command of vLLM's server can be pasted behind --, with all its options:
+    doctor -- vllm serve MODEL --scheduling-policy priority …
     """
     given = Given(context)
     try:
@@ -135,20 +103,13 @@ def doctor(  # noqa: PLR0917 -- typer passes options by name
         features = Features(
             speculative=None if speculative is None else parse_speculative(speculative),
             connector=connector,
-            encoder_connector=encoder_connector,
             lora=lora,
             images=images,
             logprobs=logprobs,
-            priorities=priorities,
             tp=tp or 0,
             dcp=dcp,
-            pcp=pcp,
             pp=pp,
             pp_partition=partition_of(os.environ),
-            residency_metrics=residency_metrics,
-            flop_metrics=flop_metrics,
-            sampling_masks=sampling_masks,
-            prefix_caching=prefix_caching,
         )
         wanted = Wanted.of_environment() if level is None else Wanted(level=level)
         print_reach(load_model(str(model)), features, wanted, parse_memory(memory))

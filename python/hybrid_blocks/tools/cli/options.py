@@ -88,8 +88,8 @@ Option = Annotated[
 ]
 
 
-def draft_tokens(text: str | None, given: Given, number: str, model: Model | None = None) -> int:
-    """Return the draft tokens of ``--speculative``, 0 without; ``number`` is the other option.
+def draft_tokens(text: str | None, given: Given, *numbers: str, model: Model | None = None) -> int:
+    """Return the draft tokens of ``--speculative``, 0 without; ``numbers`` are other options.
 
     Raises:
         InvalidArgumentError: both options were given, or the text is none.
@@ -105,7 +105,7 @@ def draft_tokens(text: str | None, given: Given, number: str, model: Model | Non
     )
     from hybrid_blocks.tools.read.speculative import WITHOUT_LAYERS  # noqa: PLC0415
 
-    given.refuse(number, why=f"beside --speculative {text}, which says it too; leave one out")
+    given.refuse(*numbers, why=f"beside --speculative {text}, which says it too; leave one out")
     drafts = parse_speculative(text)
     if model is not None:
         if drafts.method not in {"mtp", *WITHOUT_LAYERS}:

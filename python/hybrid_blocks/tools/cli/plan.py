@@ -113,7 +113,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
             case = plan_of_command(context, command, model, memory, gpu, given)
         else:
             chosen = _model(model, layers)
-            drafts = draft_tokens(speculative, given, "num_speculative_tokens", chosen)
+            drafts = draft_tokens(speculative, given, "num_speculative_tokens", model=chosen)
             deployment = Deployment(
                 tp=tp,
                 pp=pp,

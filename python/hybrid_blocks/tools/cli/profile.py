@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
-from hybrid_blocks.geometry.deployment import MAX_DRAFT_TOKENS, MOST
+from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.terminal import make_console, print_table
 from hybrid_blocks.tools.cli.options import (
     MOST_RUNNING,
@@ -15,7 +15,6 @@ from hybrid_blocks.tools.cli.options import (
     Option,
     draft_tokens,
     each_once,
-    finite,
 )
 from hybrid_blocks.tools.cli.output import (
     STDOUT,
@@ -32,14 +31,19 @@ from hybrid_blocks.tools.profile.report import plot as draw
 from hybrid_blocks.tools.profile.result import Findings
 from hybrid_blocks.tools.profile.workload import Settings, level_of
 from hybrid_blocks.tools.trace import read_trace
+from hybrid_blocks.units import parse_count
 
 DEFAULTS = Settings(level="off")
 MOST_TOKENS = 2**24
 """Of one request: more would not fit into a process that holds them as a list."""
 MOST_BLOCKS = 2**24
-MOST_LOGPROBS = 1024
-MOST_LORAS = 1024
-MOST_RANKS = 1024
+MOST_OF_A_FEATURE = 1024
+GPU_STEP_MS = 10.0
+"""A model's step, to tell how much of the scheduler's step it hides."""
+FEATURES = (
+    "images, grammar (every fourth request), connector (nothing to load), logprobs:N, loras:N, "
+    "dcp:N (ranks of decode context parallelism)"
+)
 
 
 def profile_command(  # noqa: PLR0917 - typer reads the options from the signature
@@ -97,65 +101,11 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     warmup_steps: Annotated[
         int, typer.Option(min=1, max=MOST, help="Steps before those that are timed.")
     ] = DEFAULTS.warmup_steps,
-    seed: Annotated[
-        int, typer.Option(min=0, max=MOST, help="Seed of tokens and acceptance.")
-    ] = DEFAULTS.seed,
-    drafts: Annotated[
-        int,
-        typer.Option(
-            "--drafts",
-            "--num-speculative-tokens",
-            min=0,
-            max=MAX_DRAFT_TOKENS,
-            help="Draft tokens that a step verifies of each request.",
-        ),
-    ] = DEFAULTS.num_drafts,
     speculative: Option = None,
-    acceptance: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            callback=finite,
-            help="Chance of a draft, if those before it are accepted.",
-        ),
-    ] = DEFAULTS.acceptance,
-    images: Annotated[bool, typer.Option("--images", help="An image in each prompt.")] = False,
-    logprobs: Annotated[
-        int, typer.Option(min=0, max=MOST_LOGPROBS, help="Log probabilities of each token.")
-    ] = DEFAULTS.logprobs,
-    grammar: Annotated[
-        bool, typer.Option("--grammar", help="A grammar for every fourth request.")
-    ] = False,
-    loras: Annotated[
-        int,
-        typer.Option(
-            "--loras",
-            "--max-loras",
-            min=0,
-            max=MOST_LORAS,
-            help="LoRA adapters that requests take turns in.",
-        ),
-    ] = DEFAULTS.loras,
-    connector: Annotated[
-        bool, typer.Option("--connector", help="A KV connector with nothing to load.")
-    ] = False,
-    dcp: Annotated[
-        int,
-        typer.Option(
-            "--dcp",
-            "--decode-context-parallel-size",
-            min=1,
-            max=MOST_RANKS,
-            help="Ranks of decode context parallelism.",
-        ),
-    ] = DEFAULTS.dcp,
-    gpu_step_ms: Annotated[
-        float,
-        typer.Option(
-            min=0, callback=finite, help="A model's step, to tell how much of ours it hides."
-        ),
-    ] = 10.0,
+    beside: Annotated[
+        str | None,
+        typer.Option("--with", metavar="NAME[:N],…", help=f"Features of requests: {FEATURES}."),
+    ] = None,
     json: Annotated[
         Path | None,
         typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
@@ -181,15 +131,8 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         num_blocks=num_blocks,
         warmup_steps=warmup_steps,
         steps=steps,
-        seed=seed,
-        num_drafts=draft_tokens(speculative, Given(context), "drafts") or drafts,
-        acceptance=acceptance,
-        images=images,
-        logprobs=logprobs,
-        grammar=grammar,
-        loras=loras,
-        connector=connector,
-        dcp=dcp,
+        num_drafts=draft_tokens(speculative, Given(context)),
+        **_read_features(beside),
     )
     try:
         wanted = each_once("--levels", levels.split(","))
@@ -202,7 +145,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         need_vllm()
         with make_console(stderr=True).status("profiling"):
             findings = profile(settings, wanted)
-        _show(settings, findings, gpu_step_ms, Files(json, plot, perfetto))
+        _show(settings, findings, Files(json, plot, perfetto))
     except (HybridBlocksError, OSError) as error:
         fail(error)
 
@@ -218,7 +161,6 @@ class Files(NamedTuple):
 def _show(
     settings: Settings,
     findings: Mapping[str, Findings],
-    gpu_step_ms: float,
     files: Files,
 ) -> None:
     """Write the files, and print the table, unless the figures go to standard output."""
@@ -230,7 +172,7 @@ def _show(
     if files.json is not None:
         write_json(files.json, to_json(settings, findings))
     if files.json != STDOUT:
-        print_table(make_console(), make_table(results, gpu_step_ms))
+        print_table(make_console(), make_table(results, GPU_STEP_MS))
 
 
 def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> None:
@@ -250,5 +192,25 @@ def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> Non
             f"--shared-tokens {shared_tokens:,} exceeds the {settings.prompt_tokens:,} tokens of a "
             "prompt (--prompt-tokens)"
         )
-    if not settings.num_drafts:
-        given.refuse("acceptance", why="without --drafts: there is nothing to accept")
+
+
+def _read_features(text: str | None) -> dict[str, Any]:
+    """Return the settings that ``--with`` names.
+
+    Raises:
+        InvalidArgumentError: an unknown feature, one twice, or a number that is out of range.
+
+    """
+    asked = dict[str, Any]()
+    names = (
+        each_once("--with", [word.partition(":")[0] for word in text.split(",")]) if text else ()
+    )
+    for name, word in zip(names, text.split(",") if text else (), strict=True):
+        count = word.removeprefix(name)[1:]
+        if name in {"images", "grammar", "connector"} and word == name:
+            asked[name] = True
+        elif name in {"logprobs", "loras", "dcp"}:
+            asked[name] = parse_count(count, f"--with {name}", MOST_OF_A_FEATURE)
+        else:
+            raise InvalidArgumentError(f"--with {word}: no feature; give {FEATURES}")
+    return asked

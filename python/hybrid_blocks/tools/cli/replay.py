@@ -83,9 +83,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             "none.",
         ),
     ] = "learned",
-    checkpoint_every: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="The same as --placement every:N.")
-    ] = None,
     share: Annotated[
         str | None,
         typer.Option(
@@ -174,7 +171,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     try:
         asked = read_asked(
             manager or [DEFAULT_MANAGER],
-            placement if checkpoint_every is None else f"every:{checkpoint_every}",
+            placement,
             retention=retention,
             signal=signal,
             share=share,

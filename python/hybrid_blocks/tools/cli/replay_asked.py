@@ -82,11 +82,9 @@ def _check_managers(given: Given, managers: Sequence[ManagerName]) -> None:
         given.refuse("retention", "gpu", why="without --manager vllm, the only one that it is for")
     if ManagerName.RUST not in managers:
         given.refuse(
-            *("placement", "checkpoint_every", "signal", "host"),
+            *("placement", "signal", "host"),
             why="without --manager rust, the only one that it is for",
         )
-    if "checkpoint_every" in given:
-        given.refuse("placement", why="beside --checkpoint-every, which is --placement every:N")
     if ManagerName.VLLM in managers:
         need_vllm(", or leave out --manager vllm")
 
@@ -180,7 +178,7 @@ def planned_cache(
 
     """
     planned = load_model(model) if speculative else None
-    if drafts := draft_tokens(speculative, given, "num_speculative_tokens", planned):
+    if drafts := draft_tokens(speculative, given, "num_speculative_tokens", model=planned):
         deployment = msgspec.structs.replace(deployment, num_speculative_tokens=drafts)
     check_block_size(deployment)
     return model_cache(model, memory, deployment)

@@ -41,7 +41,7 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
     """Plan models in a browser: a page with controls."""
     try:
         planned = load_model(model)
-        drafts = draft_tokens(speculative, Given(context), "num_speculative_tokens", planned)
+        drafts = draft_tokens(speculative, Given(context), "num_speculative_tokens", model=planned)
         if drafts > MOST_DRAFTS:
             raise InvalidArgumentError(
                 f"--speculative {speculative}: the page's slider ends at {MOST_DRAFTS} draft tokens"
