@@ -13,7 +13,7 @@ pub struct Stats {
     pub preemptions: u64,
     /// Checkpoints that requests left.
     pub checkpoints: u64,
-    /// States copied for requests that went on from checkpoints.
+    /// States copied for requests that resumed from checkpoints.
     pub forks: u64,
     /// Hits shortened because their requests could not have come to their ends with them.
     pub shortened: u64,

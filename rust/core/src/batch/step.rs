@@ -14,8 +14,8 @@ impl BlockManager {
         self.core.start_step();
     }
 
-    /// Whether a waiting request had better wait for a checkpoint that another one leaves in this step. Those behind
-    /// it need not.
+    /// Returns true if a running request is about to leave a checkpoint that this one can resume from. Requests
+    /// behind it are not held back.
     ///
     /// # Errors
     /// [`Error::UnknownRequest`].

@@ -51,7 +51,7 @@ pub enum CacheEvent {
 pub enum Residency {
     /// The block got its first owner.
     Allocated,
-    /// A request went on from its content.
+    /// A request resumed from the content.
     Accessed,
     /// The block's content, if it had any, is gone.
     Evicted,

@@ -18,7 +18,7 @@ pub(crate) fn find<S: Store>(search: &Search<'_, S>, mut limit: u32, chunk: u32)
             num_blocks += 1;
         }
         let aligned = search.align_down(num_blocks);
-        // A shorter prefix may end in an earlier chunk, whose blocks were not looked for.
+        // A shorter prefix may end in an earlier chunk, whose blocks the search skipped.
         if aligned == num_blocks && first_needed(aligned * block_size) >= first {
             return Found { blocks, num_tokens: num_blocks * block_size };
         }

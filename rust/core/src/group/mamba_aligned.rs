@@ -12,7 +12,7 @@ pub(crate) struct MovingState {
     pub(crate) checkpoint: Option<(u32, u32)>,
     /// A block hashed inside by this request, with the tokens up to there.
     pub(crate) producer_tail: Option<(BlockId, u32)>,
-    /// Tokens of the longest state that the request went on from or kept a copy of.
+    /// Tokens of the longest state that the request resumed from or kept a copy of.
     pub(crate) last_kept: u32,
     /// Tokens of the copy that follows the generation, 0 for none.
     pub(crate) following: u32,

@@ -5,7 +5,7 @@ use crate::ids::BlockId;
 /// Requests that make a checkpoint shared.
 const SHARED: u8 = 2;
 
-/// Who went on from one checkpoint.
+/// Uses of one checkpoint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Checkpoint {
     num_uses: u8,
@@ -15,7 +15,7 @@ struct Checkpoint {
     spare: u32,
 }
 
-/// Who went on from each checkpoint of a pool, by block.
+/// Uses of each checkpoint of a pool, by block.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointHistory {
     of: Vec<Checkpoint>,
@@ -58,17 +58,17 @@ impl CheckpointHistory {
         self.of[block.index()].last_used
     }
 
-    /// Whether a request went on from a checkpoint, or at a branch, came by.
+    /// Whether a request resumed from a checkpoint, or passed it at a branch.
     pub(crate) fn is_used(&self, block: BlockId) -> bool {
         self.of[block.index()].num_uses > 0
     }
 
-    /// Requests that went on from a checkpoint, or at a branch, came by.
+    /// Requests that resumed from a checkpoint, or passed it at a branch.
     pub(crate) fn num_uses(&self, block: BlockId) -> u8 {
         self.of[block.index()].num_uses
     }
 
-    /// Whether several requests went on from a checkpoint, so that more may come.
+    /// Whether several requests resumed from a checkpoint, so that more may come.
     pub(crate) fn is_shared(&self, block: BlockId) -> bool {
         self.of[block.index()].num_uses >= SHARED
     }

@@ -67,10 +67,10 @@ pub(crate) struct Departing<'a> {
     pub(crate) tables: &'a [Table],
     pub(crate) digests: &'a [Digest],
     pub(crate) plan: CheckpointPlan,
-    /// Tokens that it went on from.
+    /// Tokens that it resumed from.
     pub(crate) start: u32,
     pub(crate) num_computed: u32,
-    /// In which turn of a conversation it is, and what was said of that.
+    /// Turn of the conversation, and hint of the client.
     pub(crate) class: WorthClass,
     /// A number of its session, 0 if none is known.
     pub(crate) session: u64,
@@ -201,7 +201,7 @@ impl Keeper {
         for group in cache.state_groups() {
             if let Some(block) = visit.checkpoint(cache, &group, num_tokens) {
                 let priority = own.max(self.kept_for_others(cache, counted, &group, block));
-                // A group may have had one already, which nobody owns.
+                // A group may have had one already, without an owner.
                 cache.store.reprioritize(group.kept, [(block, priority)].into_iter());
             }
         }
@@ -260,7 +260,7 @@ impl Keeper {
                 let end = (end as usize).min(table.blocks.len());
                 let blocks = &table.blocks[first..end];
                 let own = given.map(|given| given.take_own(&mut cache.store, pool, blocks));
-                // A shared prefix keeps the highest priority that a request which went on from it gave it.
+                // A shared prefix keeps the highest priority that a request gave it by resuming from it.
                 let least = self.priority(cache, lives, worth);
                 cache.store.raise_priorities(pool, blocks, least);
                 left.extend(own.into_iter().flatten().map(|block| {
@@ -442,7 +442,7 @@ impl Keeper {
         visit.checkpoint(cache, &cache.groups[self.traffic.counted()?], num_tokens)
     }
 
-    /// The priority that a block of a checkpoint has because several requests went on from it, else 0: whether
+    /// The priority that a block of a checkpoint has because several requests resumed from it, else 0: whether
     /// one conversation ends says nothing of the others.
     fn kept_for_others<S: Store>(
         &self,
@@ -455,7 +455,7 @@ impl Keeper {
         if is_shared { cache.store.priority(group.kept, block) } else { 0 }
     }
 
-    /// Whether a hint was given of a request that went on from a checkpoint which its session did not leave.
+    /// Whether a hint was given of a request that resumed from a checkpoint which its session did not leave.
     fn is_of_others(
         &mut self,
         visit: &Departing<'_>,
@@ -504,7 +504,7 @@ fn needed_by(lengths: &[u32], worth: &[f64], least: f64) -> Vec<(u32, f64)> {
     needed
 }
 
-/// For how many lives content of mean worth is kept that a request of `class` leaves, by its chance to be gone on from:
+/// For how many lives content of mean worth is kept that a request of `class` leaves, by the chance that a prompt resumes there:
 /// 1 without a hint.
 fn hinted_lives(turns: &Turns, class: WorthClass) -> f64 {
     if class.hint() == Hint::None {

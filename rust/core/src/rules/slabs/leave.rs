@@ -79,9 +79,9 @@ impl<S: Store> KvCacheManager<S> {
         !self.coming_checkpoints.is_empty()
     }
 
-    /// Whether a request that holds nothing had better wait for a checkpoint of another one, whose prompt
-    /// is computed in this step: it could hit that, and would compute no less until then itself. So do
-    /// prompts that arrive together and begin alike. Its digests must be up to date.
+    /// Whether a request that holds nothing should wait for a checkpoint of another one, whose prompt is computed in
+    /// this step. The request could hit that checkpoint, and would compute no less until then itself. Prompts that
+    /// arrive together and begin alike wait so. The request's digests must be up to date.
     #[must_use]
     pub fn hits_more_later(&mut self, handle: u64, progress: &RequestProgress) -> bool {
         let Some(row) = self.row(handle) else { return false };

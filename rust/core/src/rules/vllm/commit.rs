@@ -178,7 +178,7 @@ impl<S: Store> Call<'_, S> {
             mask(self.config, config, drops_eagle, (at, at + 1), None).is_none_or(|mask| mask[0])
         };
         if !ends_prompt && !is_retained && num_tokens != self.progress.shared_prefix_boundary {
-            // The slot holds a state that nobody can resume from.
+            // The slot holds a state that no request can resume from.
             self.drop_own_keys(group, block);
             self.cache.outbox.note_residency(Residency::Evicted, [block]);
             return Ok(None);

@@ -31,7 +31,7 @@ pub(crate) struct Request {
     pub(crate) attention: u32,
     /// How its prompt shares blocks with earlier ones, until its admission takes note of that.
     pub(crate) shared: Option<Shared>,
-    /// Whether anything was said of it.
+    /// Whether the client named a session or gave a hint.
     pub(crate) is_named: bool,
     /// Whether others still write what it was admitted with: nothing of it may be found.
     pub(crate) is_loading: bool,

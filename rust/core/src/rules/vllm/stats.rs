@@ -5,7 +5,7 @@ use crate::rules::hit::HitLimit;
 /// Counts since the start. Checkpoints and forks are states, one a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvCacheStats {
-    /// States copied for requests that went on from them.
+    /// States copied for requests that resumed from them.
     pub forks: u64,
     /// Checkpoints left in prompts.
     pub prompt: u64,
