@@ -75,6 +75,13 @@ MEMORY = Row(
             stacked=True,
         ),
         Panel(
+            "Reserved memory",
+            "Bytes of slabs in which a block has an owner, by part; level natural.",
+            {"{{part}}": total(metrics.RESERVED.name, "part")},
+            "bytes",
+            stacked=True,
+        ),
+        Panel(
             "Slabs that change hands",
             "Slabs a second that a pool took from another.",
             {"steals": rate(metrics.SLAB_STEALS.name)},

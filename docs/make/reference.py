@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import typer
-from hybrid_blocks.metrics import DROPS, ENDS, ENGINE, OFFLOAD, PLACES, SEVERAL, Figure
+from hybrid_blocks.metrics import DROPS, ENDS, ENGINE, OFFLOAD, PARTS, PLACES, SEVERAL, Figure
 from hybrid_blocks.reasons import REASONS
 from hybrid_blocks.tools.cli import FUNCTIONS, app
 from hybrid_blocks.variables import VARIABLES
@@ -92,6 +92,9 @@ def metrics() -> str:
     for label, known in values.items():
         parts.append(f"| `{label}` | {', '.join(f'`{value}`' for value in known)} |")
     parts += ["", "`hybrid_blocks_info` gives `reason` a sentence instead."]
+    parts += ["", "### Reserved bytes\n", "Reserved are the slabs in which a block has an owner."]
+    parts += ["", "| `part` | meaning |", "|---|---|"]
+    parts += [f"| `{part}` | {meaning} |" for part, meaning in PARTS.items()]
     parts += ["", "## Offload\n", *_figures(OFFLOAD)]
     parts += ["", "## Several connectors\n", *_figures(SEVERAL)]
     parts.append(

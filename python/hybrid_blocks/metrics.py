@@ -52,6 +52,12 @@ BLOCKS: Final = Figure(
     "hybrid_blocks_blocks", "gauge", "Blocks by state; by pool at level natural.", ("pool", "state")
 )
 SLABS: Final = Figure("hybrid_blocks_slabs", "gauge", "Slabs by owner.", ("owner",))
+RESERVED: Final = Figure(
+    "hybrid_blocks_reserved_bytes",
+    "gauge",
+    "Bytes of slabs in which a block has an owner, by what they are held for.",
+    ("part",),
+)
 SLAB_STEALS: Final = Figure(
     "hybrid_blocks_slab_steals_total", "counter", "Slabs that a pool took from another."
 )
@@ -92,7 +98,7 @@ STALLED_READS: Final = Figure(
 )
 
 ENGINE: Final = (
-    *(INFO, BLOCKS, SLABS, SLAB_STEALS, FORKS),
+    *(INFO, BLOCKS, SLABS, RESERVED, SLAB_STEALS, FORKS),
     *(CHECKPOINTS_WRITTEN, CHECKPOINTS_DROPPED, HITS, HITS_SHORTENED),
     *(HELD_SLABS, HELD_REFUSED, STALLED_SLABS, STALLED_READS),
 )
@@ -106,6 +112,16 @@ ENDS: Final = (
     *("complete", "unseen", "attention_evicted", "window_evicted", "no_checkpoint", "alignment"),
 )
 """What ended a hit: values of ``ended_by``."""
+PARTS: Final = {
+    "needed": "Computed tokens and states that a request still reads.",
+    "unfilled": "Room in requests' blocks without such a token: block ends, drafts, window starts.",
+    "copies": "Blocks that only copies under way own.",
+    "transfers": "Blocks that outlive their request, such as those that a connector still reads.",
+    "cached": "Cached blocks in slabs that also hold owned ones; only that pool can take them.",
+    "free": "Free blocks in such slabs.",
+    "padding": "Bytes that no block uses, since pools cut slabs of one size.",
+}
+"""What reserved bytes are held for: values of ``part``, with their meaning."""
 FREE: Final = "free"
 """The owner of slabs that no pool owns."""
 

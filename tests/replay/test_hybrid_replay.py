@@ -56,6 +56,19 @@ def chat(num_requests: int = 500, seed: int = 3) -> Trace:
     return builder.build()
 
 
+@remember
+def code(num_requests: int = 600, seed: int = 6) -> Trace:
+    """Long prompts and short answers, as those of code completion; nothing shared."""
+    rng = np.random.default_rng(seed)
+    prompts = np.clip(rng.lognormal(7.3, 0.9, num_requests), 20, 7400).astype(int)
+    outputs = np.clip(rng.lognormal(3.0, 0.9, num_requests), 5, 400).astype(int)
+    builder = TraceBuilder("code")
+    for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True):
+        span = builder.fresh(prompt + output)
+        builder.add([span], arrival=0, prompt_tokens=prompt, output_tokens=output)
+    return builder.build()
+
+
 def turns(num_conversations: int, num_turns: int, *, shared: int = 256) -> Trace:
     """Conversations that come back, one after another, under one system prompt."""
     builder = TraceBuilder("turns")
@@ -93,8 +106,22 @@ def test_at_full_load_hardly_a_reserved_byte_is_not_needed(
     assert result.memory_efficiency is not None
     assert result.concurrency_bound is not None
     assert 0.97 <= result.memory_efficiency <= 1
+    assert result.reserved_for is not None
+    assert sum(result.reserved_for.values()) == pytest.approx(1)
+    # No request shares a prefix with another one.
+    assert result.reserved_for["needed"] == pytest.approx(result.memory_efficiency, abs=1e-4)
     assert result.peak_running >= 0.97 * result.concurrency_bound
     assert result.requests == 500
+
+
+def test_short_answers_leave_little_of_the_memory_to_blocks_beside_live_ones() -> None:
+    result = run(code(), made("Qwen3.5-27B", 24))
+    assert result.full_load_steps > 50
+    assert result.memory_efficiency is not None
+    assert result.reserved_for is not None
+    assert result.memory_efficiency >= 0.97
+    named = {part for part, share in result.reserved_for.items() if share > 0.001}
+    assert named <= {"needed", "unfilled", "cached", "free", "padding"}
 
 
 def test_attention_and_states_fill_the_memory_together() -> None:

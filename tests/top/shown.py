@@ -58,11 +58,13 @@ def _natural(steps: int) -> list[Sample]:
     hits = dict.fromkeys(figures.ENDS, 0) | {"complete": 60, "unseen": 30, "no_checkpoint": 5}
     written = dict.fromkeys(figures.PLACES, 0) | {"prompt": 4, "followed": 21}
     dropped = dict.fromkeys(figures.DROPS, 0) | {"superseded": 12, "evicted": 3}
+    reserved = dict.fromkeys(figures.PARTS, 0) | {"needed": 15 * 2**30, "cached": 2**30}
     owners = {"attention": 412, "states": 132, figures.FREE: 119}
     return [
         *(figures.SLABS.sample(count, owner=owner) for owner, count in owners.items()),
         *_blocks(412 * 37, "attention"),
         *_blocks(132, "states"),
+        *(figures.RESERVED.sample(num_bytes, part=part) for part, num_bytes in reserved.items()),
         *(figures.HITS.sample(one * steps, ended_by=end) for end, one in hits.items()),
         *(figures.CHECKPOINTS_WRITTEN.sample(n * steps, place=it) for it, n in written.items()),
         *(figures.CHECKPOINTS_DROPPED.sample(n * steps, reason=it) for it, n in dropped.items()),

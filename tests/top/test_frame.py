@@ -38,6 +38,7 @@ def test_level_natural_shows_slabs_hits_and_checkpoints(tmp_path: Path) -> None:
     assert "slabs 663" in found
     assert without_bar(row(found, "states")) == "132 20%"
     assert row(found, "states blocks") == "live 88 cached 33 free 11"
+    assert row(found, "reserved") == "16 GiB needed 93.8% cached 6.2%"
     assert "hits 48/s by their end" in found
     assert without_bar(row(found, "no checkpoint")) == "2.5/s 5%"
     assert row(found, "attention evicted") == "0/s 0%"

@@ -580,6 +580,16 @@ class BlockManager:
             ValueError: There is no such pool.
         """
 
+    def reserved_bytes(self, slab_bytes: int, block_bytes: Sequence[int]) -> dict[str, int]:
+        """Return what the slabs are held for in which a block has an owner, in bytes by part.
+
+        ``slab_bytes`` are those of a slab, or of a block of ``num_blocks``; ``block_bytes`` what a
+        block of each group holds. `docs/reference/replay-figures.md` defines the parts.
+
+        Raises:
+            ValueError: Sizes of other groups, or of blocks that do not fit into their slab.
+        """
+
     @property
     def memory_bytes(self) -> int:
         """Heap bytes that the block store holds."""

@@ -22,13 +22,13 @@ mod rules;
 mod store;
 
 pub use batch::{BlockManager, Config, Hashing, Stats};
-pub use engine::{BlockCopy, CacheEvent, Residency};
+pub use engine::{BlockCopy, ByteSizes, CacheEvent, ReservedBytes, Residency};
 pub use error::{Error, Unit};
 pub use group::{GroupBlocks, GroupKind, GroupSpec, Role, Storage};
 pub use hybrid_blocks_hash as hash;
 pub use hybrid_blocks_hash::Digest;
 pub use ids::{BlockId, GroupId, PoolId, SlabId};
-pub use pool::{BlockStates, QueuePool};
+pub use pool::{BesideLive, BlockStates, QueuePool};
 pub use prefix_index::{Key, PrefixIndex, RunCursor};
 pub use rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy, OptionValue};
 pub use rules::hit::{Hit, HitLimit};

@@ -538,6 +538,35 @@ fn memory_is_short_in_the_step_after_a_request_was_refused() {
     }
 }
 
+#[test]
+fn memory_is_short_while_slabs_with_live_blocks_have_more_room_than_the_others() {
+    for is_scattered in [false, true] {
+        let mut manager = small(7, 32);
+        let free = |manager: &mut KvCacheManager<SlabStore>, id: &str| {
+            let handle = manager.find(id).unwrap();
+            manager.free(handle).unwrap();
+        };
+        assert!(compute(&mut manager, "old", &[1; 8], 0));
+        free(&mut manager, "old");
+        for (at, start) in [2, 4].into_iter().enumerate() {
+            assert!(compute(&mut manager, &format!("live {at}"), &[start; 2], 0));
+            assert!(compute(&mut manager, "young", &[start + 1; 6], 0));
+            free(&mut manager, "young");
+        }
+        if !is_scattered {
+            free(&mut manager, "live 0");
+        }
+        // What is left is the slab of old content, and three cached blocks beside each live one.
+        let num_left = manager.store().num_whole_slabs() - if is_scattered { 1 } else { 2 };
+        manager.store_mut().allocate(PoolId(1), num_left, &mut Vec::new()).unwrap();
+        assert_eq!(manager.store().is_scattered(), is_scattered);
+        let num_whole = manager.store().num_whole_slabs();
+        assert!(compute(&mut manager, "live 1", &[4; 4], 2));
+        let num_started = num_whole - manager.store().num_whole_slabs();
+        assert_eq!(num_started, u64::from(!is_scattered));
+    }
+}
+
 /// Two prompts of 32 tokens, each at its checkpoint, with one slab left: the first keeps its state there.
 /// Returns what both are.
 fn fill_all_but_a_copy(manager: &mut KvCacheManager<SlabStore>) -> [(u64, RequestProgress); 2] {

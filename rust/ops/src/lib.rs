@@ -22,7 +22,7 @@
 //! tokens, memory            what tokens leave behind; the simulated device
 //! op, setup <- input        the vocabulary of operations; knows no manager
 //! system                    the only file that calls hybrid_blocks::BlockManager
-//! request <- world <- {predict, refuse, finish}
+//! request <- world <- {predict, refuse, reserved, finish}
 //! serving                   an engine over hybrid_blocks::vllm::KvCacheManager
 //! ```
 #![forbid(unsafe_code)]
@@ -35,6 +35,7 @@ mod op;
 mod predict;
 mod refuse;
 mod request;
+mod reserved;
 pub mod serving;
 mod setup;
 mod system;

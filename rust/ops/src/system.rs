@@ -1,8 +1,8 @@
 //! [`System`]: the manager under test. The only file that calls it.
 
 use hybrid_blocks::{
-    BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, GroupId,
-    GroupSpec, Hint, PoolId, Stats, Store,
+    BlockCopy, BlockId, BlockManager, BlockStore, ByteSizes, CacheEvent, Config, Digest, Error,
+    GroupId, GroupSpec, Hint, PoolId, ReservedBytes, Stats, Store,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -303,6 +303,14 @@ impl System {
 
     pub(crate) fn num_owners(&self, pool: u32, block: BlockId) -> u32 {
         self.manager.store().pool(PoolId(pool)).ref_count(block)
+    }
+
+    pub(crate) fn is_hashed(&self, pool: u32, block: BlockId) -> bool {
+        self.manager.store().pool(PoolId(pool)).is_hashed(block)
+    }
+
+    pub(crate) fn reserved_bytes(&self, sizes: ByteSizes<'_>) -> Result<ReservedBytes, Error> {
+        self.manager.reserved_bytes(sizes)
     }
 
     pub(crate) fn num_live(&self, pool: u32) -> u32 {

@@ -473,6 +473,7 @@ impl World {
         let (keys, expected) = (self.system.num_keys(), self.stored.len());
         ensure!(keys == expected, "{keys} keys are cached, not {expected}");
         self.check_entered()?;
+        self.check_reserved()?;
         self.system.check_integrity()
     }
 

@@ -4,7 +4,7 @@
 use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Store};
 use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{IntoPyDict, PyDict, PyList};
 
 use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_sizes, size};
 use crate::checkpoint_policy::CheckpointPolicy;
@@ -243,6 +243,17 @@ impl BlockManager {
     #[pyo3(signature = (*, pool = 0))]
     fn num_live_blocks(&self, py: Python<'_>, pool: u32) -> PyResult<u32> {
         self.manager.call(py, |manager| num_live_blocks(manager.store(), pool))
+    }
+
+    fn reserved_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        slab_bytes: u64,
+        block_bytes: Vec<u64>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let sizes = core::ByteSizes { slab: slab_bytes, blocks: &block_bytes };
+        let reserved = self.manager.call(py, |manager| manager.reserved_bytes(sizes))?;
+        reserved.parts().into_py_dict(py)
     }
 
     #[getter]

@@ -59,6 +59,7 @@ class Step:
     preempted: list[str]
     free_slabs: int
     live_blocks: tuple[int, ...]
+    reserved: dict[str, int]
 
 
 @dataclass
@@ -93,16 +94,17 @@ class Recorder(WrappedManager):
         ids = [self._ids[handle] for handle in handles.tolist()]
         inner: Any = self._inner
         inner.core.take_copies()
+        inner.advance(handles, num_tokens)
         self.steps.append(
             Step(
                 dict(zip(ids, num_tokens.tolist(), strict=True)),
                 sorted(self._preempted),
                 inner.num_free_blocks,
                 inner.num_live_blocks,
+                inner.reserved_bytes(),
             )
         )
         self._preempted = []
-        inner.advance(handles, num_tokens)
 
 
 def replayed(case: Case) -> Run:
@@ -133,7 +135,8 @@ def served(case: Case) -> Run:
         hash_block_size=min(group.kv_cache_spec.block_size for group in config.kv_cache_groups),
         scheduler_cls=Scheduler,
     )
-    pool: Any = scheduler.kv_cache_manager.block_pool
+    manager: Any = scheduler.kv_cache_manager
+    pool = manager.block_pool
     engine = Served(scheduler, config, make_hasher(pool.hash_block_size))
     run = Run(num_hit_tokens=engine.num_hit_tokens)
 
@@ -144,6 +147,7 @@ def served(case: Case) -> Run:
                 sorted(scheduled.preempted_req_ids or ()),
                 pool.get_num_free_blocks(),
                 tuple(one.num_live for one in pool.pools),
+                {it.labels["part"]: it.value for it in manager._samples() if "part" in it.labels},
             )
         )
 

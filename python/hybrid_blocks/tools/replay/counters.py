@@ -2,8 +2,8 @@
 
 import re
 from array import array
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Final, ParamSpec, TypeVar
 
@@ -135,6 +135,7 @@ class FullLoad:
         used_bytes: what was reserved for them.
         running: requests in the batch.
         efficiency: live bytes over used bytes.
+        reserved: shares of the used bytes by what they are held for.
         needless_waits: steps in which the first that waits was refused though it would have fit.
     """
 
@@ -144,19 +145,35 @@ class FullLoad:
     running: int = 0
     efficiency: float = 0.0
     needless_waits: int = 0
+    reserved: dict[str, float] = field(default_factory=dict)
 
-    def add(self, live_bytes: int, used_bytes: int, running: int, steps: int) -> None:
-        """Add a sample that stands for ``steps`` steps."""
+    def add(
+        self,
+        live_bytes: int,
+        used_bytes: int,
+        running: int,
+        steps: int,
+        reserved: Mapping[str, int] | None,
+    ) -> None:
+        """Add a sample that stands for ``steps`` steps; ``reserved`` has the used bytes by part."""
         self.steps += steps
         self.live_bytes += live_bytes * steps
         self.used_bytes += used_bytes * steps
         self.running += running * steps
         self.efficiency += live_bytes / max(used_bytes, 1) * steps
+        for part, num_bytes in (reserved or {}).items():
+            share = num_bytes / max(used_bytes, 1) * steps
+            self.reserved[part] = self.reserved.get(part, 0.0) + share
 
     @property
     def memory_efficiency(self) -> float | None:
         """Live bytes over used bytes, mean over the steps; None if no request ever waited."""
         return self.efficiency / self.steps if self.steps else None
+
+    @property
+    def reserved_for(self) -> dict[str, float] | None:
+        """Shares of the used bytes by part, mean over the steps; None where none were counted."""
+        return {part: share / self.steps for part, share in self.reserved.items()} or None
 
     @property
     def live_bytes_per_request(self) -> float | None:

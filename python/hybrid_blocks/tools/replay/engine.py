@@ -239,7 +239,8 @@ class VirtualEngine:
     def _sample_memory(self, size: int, steps: int, *, needless: bool) -> None:
         """Compare what the first ``size`` requests reserve with what they need, for full steps."""
         live = self._live.of(self._batch.computed[:size])
-        self.full_load.add(live, self._manager.used_bytes, size, steps)
+        manager = self._manager
+        self.full_load.add(live, manager.used_bytes, size, steps, manager.reserved_bytes())
         self.full_load.needless_waits += steps * needless
 
     def _finish(self) -> None:

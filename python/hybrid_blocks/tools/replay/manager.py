@@ -54,6 +54,9 @@ class ReplayManager(Manager, Protocol):
     def used_bytes(self) -> int:
         """Bytes that only the running requests can have now."""
 
+    def reserved_bytes(self) -> dict[str, int] | None:
+        """Return what ``used_bytes`` are held for, by part; None if the manager cannot say."""
+
     @property
     def max_request_tokens(self) -> int:
         """Tokens of the longest request that fits when it is alone."""
@@ -102,6 +105,10 @@ class WrappedManager:
     def used_bytes(self) -> int:
         """Bytes of slabs that hold a request's block."""
         return self._inner.used_bytes
+
+    def reserved_bytes(self) -> dict[str, int] | None:
+        """Return what ``used_bytes`` are held for, by part."""
+        return self._inner.reserved_bytes()
 
     @property
     def max_request_tokens(self) -> int:

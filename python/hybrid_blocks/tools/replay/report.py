@@ -114,6 +114,7 @@ def figures(result: Result) -> dict[str, str]:
         "peak running": f"{result.peak_running:,}",
         "  memory / live bytes of one": _bound(result),
         "memory efficiency": _efficiency(result),
+        "  reserved for": _reserved(result),
         "preemptions": f"{result.preemptions:,} ({result.recomputed_tokens:,} tokens recomputed)",
         "pool": f"{result.blocks_total:,} {result.unit}",
         **_states(result),
@@ -171,6 +172,13 @@ def _efficiency(result: Result) -> str:
     if result.memory_efficiency is None:
         return "no request waited for memory"
     return f"{result.memory_efficiency:.1%} over {result.full_load_steps:,} full steps"
+
+
+def _reserved(result: Result) -> str:
+    """Say what the reserved bytes are held for, the largest part first."""
+    parts = sorted((result.reserved_for or {}).items(), key=lambda part: -part[1])
+    shown = ((name, f"{share:.1%}") for name, share in parts)
+    return ", ".join(f"{share} {name}" for name, share in shown if share != "0.0%")
 
 
 def _bound(result: Result) -> str:

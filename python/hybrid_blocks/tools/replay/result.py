@@ -71,6 +71,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
         memory_efficiency: bytes that live tokens and states need over bytes reserved for them. The
             mean over the steps in which a request waited for memory or was preempted, else None.
+        reserved_for: shares of the reserved bytes by what they are held for, mean over the same
+            steps; None without one, or where the manager does not say.
         full_load_steps: how many there were.
         needless_waits: steps that refused the request at the head of the queue although memory
             could hold its known tokens. It counts free and reclaimable memory, block by block,
@@ -130,6 +132,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     blocks_used_peak: int
     pool_use_mean: float
     memory_efficiency: float | None
+    reserved_for: dict[str, float] | None
     full_load_steps: int
     needless_waits: int
     live_bytes_per_request: float | None
@@ -218,6 +221,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             blocks_used_peak=int(used.max(initial=0)),
             pool_use_mean=float(used @ seconds) / max(engine.now, 1e-9) / manager.num_blocks,
             memory_efficiency=load.memory_efficiency,
+            reserved_for=load.reserved_for,
             full_load_steps=load.steps,
             needless_waits=load.needless_waits,
             live_bytes_per_request=live,

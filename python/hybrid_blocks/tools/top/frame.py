@@ -55,6 +55,7 @@ def _lines(now: Reading, change: Change, width: int) -> Iterator[Text]:
             states = now.by("state", figures.BLOCKS.name, pool=pool)
             counts = [f"{state} {_number(count)}" for state, count in states.items()]
             yield from _row(f"{pool} blocks", counts, width)
+        yield from _reserved(now, width)
     elif blocks := now.by("state", figures.BLOCKS.name):
         yield Text(f"blocks {_number(sum(blocks.values()))}", style=_HEADING)
         yield from _bars(blocks, width)
@@ -96,6 +97,15 @@ def _requests(now: Reading, change: Change, width: int) -> Iterator[Text]:
     share = f"{found / asked:.0%} of prompt tokens" if asked else "no prompt"
     generated = f"generated {_number(counted('generation_tokens'))} tokens{change.unit}"
     yield from _row("found", [share, generated], width)
+
+
+def _reserved(now: Reading, width: int) -> Iterator[Text]:
+    parts = now.by("part", figures.RESERVED.name)
+    total = sum(parts.values())
+    if total:
+        shares = [f"{part} {num_bytes / total:.1%}" for part, num_bytes in parts.items()]
+        held = (share for share in shares if not share.endswith(" 0.0%"))
+        yield from _row("reserved", [human(int(total)), *held], width)
 
 
 def _checkpoints(change: Change, width: int) -> Iterator[Text]:

@@ -6,7 +6,7 @@ from typing import Any
 from vllm.platforms.interface import Platform
 
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.natural import planning, platform, scheduling, shown
+from hybrid_blocks.vllm.natural import planning, platform, reserved, scheduling, shown
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler.hooks import replace, when_made
 from hybrid_blocks.vllm.swap import back, swap
@@ -55,7 +55,8 @@ def install() -> None:
     """Let vLLM plan its memory in slabs, and the manager over slabs serve it."""
     KVCacheManager.natural = NaturalKVCacheManager
     _UNDO.extend(replace(*replaced) for replaced in scheduling.REPLACED)
-    _UNDO.extend(when_made(hook) for hook in (scheduling.count_in_slabs, scheduling.count_tokens))
+    hooks = (scheduling.count_in_slabs, scheduling.count_tokens, reserved.publish)
+    _UNDO.extend(when_made(hook) for hook in hooks)
     install_planning()
 
 

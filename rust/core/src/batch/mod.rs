@@ -15,8 +15,8 @@ mod step;
 pub use config::{Config, Hashing};
 pub use stats::Stats;
 
-use crate::engine::CacheEvent;
 use crate::engine::requests::known_row;
+use crate::engine::{ByteSizes, CacheEvent, ReservedBytes};
 use crate::error::Error;
 use crate::group::GroupBlocks;
 use crate::ids::{BlockId, GroupId};
@@ -381,6 +381,15 @@ impl BlockManager {
     pub fn progress(&self, handle: u64) -> Result<(u32, u32, u32), Error> {
         let Row { progress, num_allocated, .. } = self.rows[self.row(handle)?];
         Ok((progress.num_tokens, progress.num_computed, num_allocated))
+    }
+
+    /// Counts what the slabs are held for in which a block has an owner.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for sizes of other groups, or of blocks that do not fit into their slab.
+    pub fn reserved_bytes(&self, sizes: ByteSizes<'_>) -> Result<ReservedBytes, Error> {
+        let num_computed = |handle| Some(self.rows[known_row(handle)].progress.num_computed);
+        self.core.reserved_bytes(sizes, num_computed)
     }
 
     /// Drops all cached content.

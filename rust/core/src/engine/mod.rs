@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! lookup <- outbox <- cache ─┐
-//!                 requests ──┴─ engine <- check
+//!                 requests ──┴─ engine <- check, reserved
 //! ```
 
 pub(crate) mod cache;
@@ -11,9 +11,11 @@ mod check;
 pub(crate) mod lookup;
 pub(crate) mod outbox;
 pub(crate) mod requests;
+mod reserved;
 
 pub use lookup::LookupGroup;
 pub use outbox::{BlockCopy, CacheEvent, Residency};
+pub use reserved::{ByteSizes, ReservedBytes};
 
 use crate::error::Error;
 use crate::ids::{BlockId, GroupId};

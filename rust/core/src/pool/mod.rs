@@ -23,4 +23,5 @@ mod slabs;
 pub use block_states::BlockStates;
 pub use queue_pool::QueuePool;
 pub(crate) use slab_pool::SlabPool;
+pub use slabs::BesideLive;
 pub(crate) use slabs::Slabs;

@@ -8,6 +8,17 @@ use crate::ids::SlabId;
 
 const NOT_OWNED: u32 = u32::MAX;
 
+/// The slabs of a pool that hold live blocks, and their other blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BesideLive {
+    /// Slabs with a live block; in a fixed store live blocks.
+    pub num_slabs: u64,
+    /// Their blocks without an owner whose content can be found.
+    pub num_cached: u64,
+    /// Their blocks without owner and content.
+    pub num_free: u64,
+}
+
 /// Occupancy of the slabs of one [`SlabPool`](super::SlabPool).
 ///
 /// Slabs with free blocks wait in one list per number of free blocks: allocations fill the fullest one
@@ -71,6 +82,13 @@ impl Slabs {
     /// Blocks without an owner in slabs that hold live blocks: room that only this pool can use.
     pub(crate) fn slack(&self) -> u64 {
         self.slack
+    }
+
+    /// Counts slabs with live blocks, and their other blocks; looks at each slab.
+    pub(crate) fn beside_live(&self) -> BesideLive {
+        let num_free = self.live().map(|slab| u64::from(self.free[slab.index()])).sum();
+        let num_slabs = u64::from(self.num_owned - self.idle.num);
+        BesideLive { num_slabs, num_cached: self.slack - num_free, num_free }
     }
 
     pub(crate) fn num_free_in(&self, slab: SlabId) -> u32 {

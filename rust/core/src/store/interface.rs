@@ -6,7 +6,7 @@ use super::parts::{Parts, READ_AHEAD};
 use super::{Reservation, SlabStore};
 use crate::error::{Error, Unit};
 use crate::ids::{BlockId, GroupId, PoolId, SlabId};
-use crate::pool::BlockStates;
+use crate::pool::{BesideLive, BlockStates};
 use crate::prefix_index::{Inserted, Key, PrefixIndex};
 use hybrid_blocks_hash::Digest;
 
@@ -86,6 +86,13 @@ pub trait Store: Parts + Debug {
     /// Live blocks in a slab of `pool`; 0 in a fixed store.
     fn num_live_in(&self, pool: PoolId, slab: SlabId) -> u32 {
         self.as_slabs().map_or(0, |slabs| slabs.slabs(pool).num_live_in(slab))
+    }
+
+    /// What lies beside the live blocks of a pool.
+    fn beside_live(&self, pool: PoolId) -> BesideLive {
+        let num_live = u64::from(self.pool(pool).num_live());
+        let fixed = BesideLive { num_slabs: num_live, ..BesideLive::default() };
+        self.as_slabs().map_or(fixed, |slabs| slabs.slabs(pool).beside_live())
     }
 
     /// Checks that `demand[pool]` blocks of every pool can be had together. Returns how many whole slabs (blocks of

@@ -34,8 +34,8 @@ pub enum Slack {
     /// In the order of eviction alone.
     #[default]
     ByOrder,
-    /// Before a whole slab is taken, if one is among the oldest: while requests wait for whole slabs, more of them
-    /// run.
+    /// Before a whole slab is taken, if one is among the oldest: while requests wait for whole slabs, or soon will,
+    /// more of them run.
     First,
     /// Always before a whole slab is taken, as free blocks beside live ones are. A pool then holds no more slabs than
     /// its most live blocks fill.
@@ -102,6 +102,14 @@ impl SlabStore {
     #[must_use]
     pub fn num_steals(&self) -> u64 {
         self.num_steals
+    }
+
+    /// Whether slabs that hold live blocks have more room than all whole slabs. Requests would then soon
+    /// wait for whole slabs, though much of the memory is not live.
+    #[must_use]
+    pub fn is_scattered(&self) -> bool {
+        let slack = |slabs: &Slabs| slabs.slack() as f64 / f64::from(slabs.blocks_per_slab());
+        self.pools.iter().map(|pool| slack(&pool.slabs)).sum::<f64>() > self.num_whole() as f64
     }
 
     /// The slabs of a pool.

@@ -1,9 +1,10 @@
 //! [`RustKVCacheManager`]: what vLLM's scheduler calls for every request of every step.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use hybrid_blocks::vllm::{AllocateArgs, RequestProgress, TokenCounts};
-use hybrid_blocks::{BlockId, GroupId, HitLimit, Store};
+use hybrid_blocks::{BlockId, ByteSizes, GroupId, HitLimit, Store};
 use hybrid_blocks_interop::{core_error, integrity_error};
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -409,6 +410,24 @@ impl RustKVCacheManager {
             ("no_room", stats.no_room),
             ("shortened", stats.shortened),
         ])
+    }
+
+    /// What the slabs are held for in which a block has an owner, in bytes by part. All blocks of a request are needed
+    /// if `num_computed` does not tell how many of its tokens are computed.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+    fn _reserved_bytes(
+        slf: &Bound<'_, Self>,
+        slab_bytes: u64,
+        block_bytes: Vec<u64>,
+        num_computed: HashMap<String, u32>,
+    ) -> PyResult<Vec<(&'static str, u64)>> {
+        let (core, _) = Self::core(slf)?;
+        let sizes = ByteSizes { slab: slab_bytes, blocks: &block_bytes };
+        let reserved = core.engine().manager(slf.py(), |manager| {
+            let computed = |handle| num_computed.get(manager.id(handle)?).copied();
+            manager.reserved_bytes(sizes, computed)
+        })?;
+        Ok(reserved.map_err(core_error)?.parts().to_vec())
     }
 
     /// Look-ups since the start, by what ended them.

@@ -72,6 +72,7 @@ class RustManager:
         self.unit = unit
         self._geometry = geometry
         self._pools = range(len(geometry.pools))
+        self._block_bytes = [group.block_bytes for group in geometry.groups]
         self._num_lookahead_tokens = num_lookahead_tokens
         self._signals = signals
         self._places = places
@@ -156,6 +157,10 @@ class RustManager:
     def used_bytes(self) -> int:
         """Bytes of slabs that hold a request's block."""
         return (self.core.num_blocks - self.core.num_free_blocks) * self._geometry.slab_bytes
+
+    def reserved_bytes(self) -> dict[str, int]:
+        """Return what ``used_bytes`` are held for, by part."""
+        return self.core.reserved_bytes(self._geometry.slab_bytes, self._block_bytes)
 
     @property
     def max_request_tokens(self) -> int:

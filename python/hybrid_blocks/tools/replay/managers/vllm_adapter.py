@@ -356,6 +356,9 @@ class VllmReplayAdapter:
         """Bytes of blocks with an owner, padding included."""
         return (self.num_blocks - self.num_free_blocks) * self._block_bytes
 
+    def reserved_bytes(self) -> None:
+        """Say nothing: vLLM's blocks are not cut by group."""
+
     @property
     def max_request_tokens(self) -> int:
         """Tokens of the longest request that fits when it is alone."""

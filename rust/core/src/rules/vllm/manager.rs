@@ -8,14 +8,14 @@ use super::stats::KvCacheStats;
 use crate::engine::cache::Cache;
 use crate::engine::outbox::Outbox;
 use crate::engine::requests::Row;
-use crate::engine::{CacheEvent, Engine, Residency};
+use crate::engine::{ByteSizes, CacheEvent, Engine, ReservedBytes, Residency};
 use crate::error::Error;
 use crate::group::{Group, GroupBlocks, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::rules::hit::HitLimit;
 use crate::rules::keeper::Keeper;
 use crate::rules::windows::has_places;
-use crate::store::{EvictionOrder, Slack, Store};
+use crate::store::{EvictionOrder, SlabStore, Slack, Store};
 use hybrid_blocks_hash::Digest;
 
 /// The handle of no request.
@@ -181,6 +181,19 @@ impl<S: Store> KvCacheManager<S> {
         let others = self.stats.superseded + self.stats.given_up;
         let evicted = states.sum::<u64>().saturating_sub(others);
         KvCacheStats { evicted, ..self.stats }
+    }
+
+    /// Counts what the slabs are held for in which a block has an owner. `num_computed` tells how many tokens of a
+    /// request are computed; where it does not know, all of a request's blocks are needed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for sizes of other groups, or of blocks that do not fit into their slab.
+    pub fn reserved_bytes(
+        &self,
+        sizes: ByteSizes<'_>,
+        num_computed: impl Fn(u64) -> Option<u32>,
+    ) -> Result<ReservedBytes, Error> {
+        self.engine.reserved_bytes(sizes, num_computed)
     }
 
     /// One request's call, and what it knew of changes to come.
@@ -577,7 +590,9 @@ impl<S: Store> KvCacheManager<S> {
 
     /// A step begins: what the last one computed is there.
     pub fn start_step(&mut self) {
-        let slack = match std::mem::take(&mut self.is_short) {
+        let is_short = std::mem::take(&mut self.is_short);
+        let is_scattered = self.store().as_slabs().is_some_and(SlabStore::is_scattered);
+        let slack = match is_short || is_scattered {
             _ if self.runs_alone() => Slack::Packed,
             true => Slack::First,
             false => Slack::ByOrder,
