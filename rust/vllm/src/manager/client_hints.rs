@@ -10,14 +10,14 @@ use crate::engine::Manager;
 use crate::request::RequestView;
 
 /// The session of a request, and how it continues after the request.
-pub(super) struct Said {
+pub(super) struct ClientHint {
     session_id: Option<String>,
     hint: Hint,
 }
 
-impl Said {
+impl ClientHint {
     /// Session and hint of a request; `None` if it has neither.
-    pub(super) fn of(
+    pub(super) fn read(
         slf: &Bound<'_, RustKVCacheManager>,
         request: &RequestView<'_, '_>,
     ) -> PyResult<Option<Self>> {

@@ -13,9 +13,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use super::allocate::Room;
+use super::client_hints::ClientHint;
 use super::core::{Core, RustKVCacheManager};
 use super::result::{AllocatedBlocks, GroupPools, ids_of, ids_of_groups};
-use super::said::Said;
 use crate::blocks::Blocks;
 use crate::engine::Manager;
 use crate::request::{RequestView, at_least_none};
@@ -132,8 +132,8 @@ impl RustKVCacheManager {
         if !configured.enable_caching {
             return Ok((core.empty.bind(py).clone(), 0, 0));
         }
-        if let Some(said) = Said::of(slf, &view)? {
-            Core::change(slf, &view, |manager, handle| said.tell(manager, handle))?;
+        if let Some(hint) = ClientHint::read(slf, &view)? {
+            Core::change(slf, &view, |manager, handle| hint.tell(manager, handle))?;
         }
         if view.skips_prefix_cache()? {
             return Ok((core.empty.bind(py).clone(), 0, 0));
@@ -567,8 +567,8 @@ impl RustKVCacheManager {
         let (core, _) = Self::core(slf)?;
         let id = request.id()?;
         if core.known(&id, |_, _| ())?.is_none() {
-            let Some(said) = Said::of(slf, request)? else { return Ok(()) };
-            Core::change(slf, request, |manager, handle| said.tell(manager, handle))?;
+            let Some(hint) = ClientHint::read(slf, request)? else { return Ok(()) };
+            Core::change(slf, request, |manager, handle| hint.tell(manager, handle))?;
         }
         let freed = core.known(&id, Manager::finish)?;
         freed.unwrap_or(Ok(())).map_err(core_error)

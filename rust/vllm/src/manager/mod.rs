@@ -1,13 +1,13 @@
 //! vLLM's `KVCacheManager`, decided in the core.
 
 mod allocate;
+mod client_hints;
 mod config;
 mod core;
 mod digests;
 mod events;
 mod methods;
 mod result;
-mod said;
 
 pub(crate) use self::core::RustKVCacheManager;
 pub(crate) use allocate::Room;
