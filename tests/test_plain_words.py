@@ -1,12 +1,14 @@
-"""Prose in plain words: no long sentence, no avoided word, and no order in docs of Rust.
+"""Prose in plain words: short sentences, no avoided word, docs of Rust in the third person.
 
-The rule stands in CONTRIBUTING.md.
+Comments name their subject in the folders of `PLAIN`. The rule stands in CONTRIBUTING.md.
 """
 
 import ast
+import io
 import json
 import re
 import subprocess
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +26,45 @@ IMPERATIVE = re.compile(
 )
 """How a doc comment of Rust does not begin: it says what a function does, in the third person."""
 SUFFIXES = {".md", ".py", ".rs", ".pyi"}
+VAGUE = re.compile(r"(It|Its|That of|Those|They|Of|What)\b")
+"""How a comment does not begin: its subject has no name."""
+LEAST_WORDS = 3
+MARKS = re.compile(r"noqa|type:|fmt:|pragma|mypy:|ruff:|!|-{2,}|SAFETY")
+"""How comments for tools begin, and lines between sections."""
+PLAIN = (
+    "docs",
+    "examples/convert",
+    "fuzz",
+    "kernels/gather_scatter",
+    "python/hybrid_blocks/geometry",
+    "python/hybrid_blocks/metrics.py",
+    "python/hybrid_blocks/model",
+    "python/hybrid_blocks/tools",
+    "python/hybrid_blocks/vllm",
+    "rust/core/src/batch",
+    "rust/core/src/engine",
+    "rust/core/src/group/kind",
+    "rust/core/src/learn",
+    "rust/core/src/placement",
+    "rust/core/src/pool",
+    "rust/core/src/store",
+    "rust/hash",
+    "rust/interop",
+    "rust/offload/src/disk",
+    "rust/offload/src/io",
+    "rust/offload/src/layout",
+    "rust/offload/src/plan",
+    "rust/offload/tests",
+    "rust/ops/src/serving",
+    "rust/ops/tests",
+    "rust/vllm/src/request",
+    "rust/vllm/src/scheduler",
+    "tests/docs",
+    "tests/metrics",
+    "tests/test_plain_words.py",
+    "tests/trace",
+)
+"""Folders and files whose comments are plain; the list grows until it is the whole project."""
 
 
 def prose(path: Path) -> Iterator[str]:
@@ -53,12 +94,63 @@ def faults(path: Path) -> Iterator[str]:
                 yield sentence
 
 
-def test_every_sentence_is_plain() -> None:
+def comments(path: Path) -> Iterator[str]:
+    """Comments that are no documentation, docstrings, and strings behind an attribute."""
+    text = path.read_text()
+    lines = _rust_lines(text) if path.suffix == ".rs" else _python_lines(text)
+    found: list[tuple[int, str]] = []
+    for number, line in lines:
+        if found and found[-1][0] == number - 1:
+            found[-1] = number, f"{found[-1][1]} {line}"
+        else:
+            found.append((number, line))
+    yield from (comment for _, comment in found if not MARKS.match(comment))
+    if path.suffix != ".rs":
+        yield from _strings(ast.parse(text))
+
+
+def _rust_lines(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := re.match(r"\s*//(?![/!])\s*(\S.*)", line):
+            yield number, found[1]
+
+
+def _python_lines(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comment = re.split(r"\s*#\s*(?:noqa|type:)", token.string)[0].lstrip("# ")
+            if comment and not MARKS.match(comment):
+                yield token.start[0], comment
+
+
+def _strings(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or "No docstring here."
+            for before, after in zip(node.body, node.body[1:], strict=False):
+                if isinstance(before, ast.Assign | ast.AnnAssign) and isinstance(after, ast.Expr):
+                    yield str(getattr(after.value, "value", "No string here."))
+
+
+def vague(path: Path) -> Iterator[str]:
+    """Comments that begin with no named subject, are too short, or hold an avoided word."""
+    for comment in comments(path):
+        words = re.findall(r"[A-Za-z`]\S*", comment)
+        if VAGUE.match(comment) or len(words) < LEAST_WORDS or AVOIDED.search(comment):
+            yield comment
+
+
+def listed_paths() -> list[Path]:
+    """Files of the project whose prose is read."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, check=True, capture_output=True, text=True,
     ).stdout.split()  # fmt: skip
-    paths = [ROOT / name for name in listed if Path(name).suffix in SUFFIXES]
+    return [ROOT / name for name in listed if Path(name).suffix in SUFFIXES]
+
+
+def test_every_sentence_is_plain() -> None:
+    paths = listed_paths()
     assert {path.suffix for path in paths} == SUFFIXES
     found = {str(path): list(faults(path)) for path in paths if path.is_file()}
     wrong = {name: sentences for name, sentences in found.items() if sentences}
@@ -76,3 +168,30 @@ def test_a_doc_comment_of_rust_that_gives_an_order_is_found(tmp_path: Path) -> N
     file = tmp_path / "file.rs"
     file.write_text("/// Take a block.\nfn take() {}\n\n/// Takes a block.\nfn takes() {}\n")
     assert list(faults(file)) == ["Take a block."]
+
+
+def test_comments_of_clean_folders_name_their_subject() -> None:
+    paths = [path for path in listed_paths() if path.suffix != ".md" and path.is_file()]
+    for plain in PLAIN:
+        below = [path for path in paths if path.is_relative_to(ROOT / plain)]
+        assert below, f"{plain} holds no code"
+        wrong = {str(path): found for path in below if (found := list(vague(path)))}
+        assert not wrong, json.dumps(wrong, indent=1)
+
+
+def test_a_vague_comment_is_found_and_a_mark_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "file.py"
+    file.write_text(
+        '"""Take blocks."""\n'
+        "# Its end.\n"
+        "x = 1  # noqa: E501 - a reason\n"
+        "# A block that nobody\n# owns any more.\n"
+        '"""What a block is."""\n'
+    )
+    assert list(vague(file)) == [
+        *("Its end.", "A block that nobody owns any more."),
+        *("Take blocks.", "What a block is."),
+    ]
+    rust = tmp_path / "file.rs"
+    rust.write_text("/// Its docs.\n// Of one block.\nfn take() {}\n// The block stays live.\n")
+    assert list(vague(rust)) == ["Of one block."]

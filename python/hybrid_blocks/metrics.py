@@ -111,7 +111,7 @@ DROPS: Final = ("superseded", "evicted", "given_up", "no_room")
 ENDS: Final = (
     *("complete", "unseen", "attention_evicted", "window_evicted", "no_checkpoint", "alignment"),
 )
-"""What ended a hit: values of ``ended_by``."""
+"""The ends of hits: values of ``ended_by``."""
 PARTS: Final = {
     "needed": "Computed tokens and states that a request still reads.",
     "unfilled": "Room in requests' blocks without such a token: block ends, drafts, window starts.",
@@ -121,7 +121,7 @@ PARTS: Final = {
     "free": "Free blocks in such slabs.",
     "padding": "Bytes that no block uses, since pools cut slabs of one size.",
 }
-"""What reserved bytes are held for: values of ``part``, with their meaning."""
+"""The uses of reserved bytes: values of ``part``, with their meaning."""
 FREE: Final = "free"
 """The owner of slabs that no pool owns."""
 

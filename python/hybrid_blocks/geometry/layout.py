@@ -34,7 +34,7 @@ MAX_GROUPS: Final = 8
 """Most groups that splitting the state layers may lead to."""
 
 GROUP_COST: Final = 0.0005
-"""What one more group (a block table, a row of kernel metadata) may cost, as a share of memory."""
+"""A group more costs a block table and a row of kernel metadata: this share of memory at most."""
 
 
 class CachedLayer(msgspec.Struct, frozen=True, kw_only=True):

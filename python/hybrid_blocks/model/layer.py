@@ -224,7 +224,7 @@ class LightningAttention(State, frozen=True, kw_only=True, tag="lightning", tag_
         return (StateTensor("recurrent", (heads, self.head_dim, self.head_dim), rank.model_dtype),)
 
 
-# Mamba-1 (Jamba).
+# Mamba-1, as Jamba has it.
 class Mamba1(State, frozen=True, kw_only=True, tag="mamba1", tag_field="kind"):
     """A (inner, state) matrix and kernel - 1 convolution columns."""
 

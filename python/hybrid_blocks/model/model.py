@@ -34,7 +34,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> int:
-        """All parameters."""
+        """Parameters of all parts together."""
         return self.embeddings + self.experts + self.rest
 
 

@@ -74,7 +74,7 @@ class Parameters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """All parameters."""
+        """Parameters of all parts together."""
         return self.embeddings + self.experts + self.rest
 
 

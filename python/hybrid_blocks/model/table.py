@@ -34,8 +34,8 @@ def entries() -> dict[str, Entry]:
     return msgspec.json.decode(text, type=dict[str, Entry])
 
 
-# What publishers add to a name for other weights over the same layers. Quantised weights are not
-# among them: their configuration may choose another type for the cache.
+# Endings of names with other weights over the same layers. Quantised weights are not among
+# them: their configuration may choose another type for the cache.
 _OTHER_WEIGHTS: Final = ("-instruct", "-thinking", "-chat", "-base", "-base-8k", "-it", "-bf16")
 _MAKER: Final = "nvidia-"
 

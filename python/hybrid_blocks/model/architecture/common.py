@@ -14,7 +14,7 @@ Reader = Callable[[Config], tuple[Layer, ...]]
 """From a config to the layers of the main model."""
 
 _NEW_NAMES: Final = {"mamba": "linear_attention", "attention": "full_attention"}
-"""What transformers writes since version 5 where a family had a name of its own."""
+"""Names that transformers writes since version 5 where a family had one of its own."""
 
 
 def full_attention(config: Config) -> FullAttention:

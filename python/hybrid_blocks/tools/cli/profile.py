@@ -35,7 +35,7 @@ from hybrid_blocks.units import parse_count
 
 DEFAULTS = Settings(level="off")
 MOST_TOKENS = 2**24
-"""Of one request: more would not fit into a process that holds them as a list."""
+"""Tokens of one request at most: a process holds them as a list."""
 MOST_BLOCKS = 2**24
 MOST_OF_A_FEATURE = 1024
 GPU_STEP_MS = 10.0

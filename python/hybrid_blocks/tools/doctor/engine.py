@@ -163,7 +163,7 @@ class Engine:
         self.config.model_config.return_sampling_mask = features.sampling_masks
         cache_mode = "align" if is_hybrid and features.prefix_caching else "none"
         self.config.cache_config.mamba_cache_mode = cache_mode  # type: ignore[assignment]
-        # That of CUDA, which engine cores ask workers for.
+        # Workers on CUDA report this layout to engine cores.
         self.config.cache_config.kv_cache_layout = "LBNHC"
         rank = Rank(
             tp=features.tp or 1,

@@ -138,7 +138,7 @@ def rows(
     """
     answers: dict[tuple[object, str], Row] = {}
     features = tuple(features)
-    # Once for all: what takes the place of vLLM's classes is looked for in all modules.
+    # Entered once for all engines: a swap of vLLM's classes searches all modules.
     with at_level(Level.MANAGER):
         for name in entries() if names is None else names:
             model = load_model(name)

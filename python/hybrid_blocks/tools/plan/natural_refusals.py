@@ -1,4 +1,4 @@
-"""What of a model, or of how it is split, keeps vLLM from running it at level ``natural``."""
+"""Properties of a model, or of its split, that keep vLLM from running it at level ``natural``."""
 
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model

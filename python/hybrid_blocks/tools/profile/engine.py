@@ -90,13 +90,13 @@ class NothingToLoad(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def start_load_kv(self, *args: Any, **kwargs: Any) -> None:
-        """Load nothing."""
+        """Load nothing in a step."""
 
     def wait_for_layer_load(self, *args: Any, **kwargs: Any) -> None:
         """Wait for nothing."""
 
     def save_kv_layer(self, *args: Any, **kwargs: Any) -> None:
-        """Save nothing."""
+        """Save nothing in a step."""
 
     def wait_for_save(self) -> None:
         """Wait for nothing."""

@@ -18,7 +18,7 @@ NATURAL_BATCHED = "natural-batched"
 FLOOR = "floor"
 """No scheduler: only the objects that any one must make."""
 CHECKED = "+check"
-"""What ends the name of a level that runs with ``HYBRID_BLOCKS_CHECK=1``."""
+"""The end of the name of a level that runs with ``HYBRID_BLOCKS_CHECK=1``."""
 
 
 def level_of(name: str) -> Level:

@@ -36,7 +36,7 @@ _OTHERS: Final[tuple[tuple[str, Any], ...]] = (
     *(("card", card) for card in ("H100-80GB", "A100-80GB")),
     ("release", (0, 30)),
 )
-"""Options that a log may not tell, one of which may explain its figures."""
+"""Options that a log may not tell; one of them may explain its figures."""
 
 _FLAGS: Final = {
     "mamba_ssm_dtype": "--mamba-ssm-cache-dtype {}",
@@ -277,7 +277,7 @@ def _is_logged(log: Logged, plan: VllmPlan, tokens_of: TokensOf) -> bool:
 _COUNTS: Final = {tokens_of_blocks: "before 0.20.1", tokens_of_requests: "since 0.20.1"}
 
 
-# Level natural
+# Figures that level natural logs.
 
 
 def is_natural(log: Logged) -> bool:

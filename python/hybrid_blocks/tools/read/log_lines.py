@@ -79,7 +79,7 @@ _WORDS: Final = re.compile(
     r"ersion|args|engine|token|sync|KV|block|adding|amba|Auto-fit|reqs|reempt|oading|available|"
     r"seq len|requests|model|graph|Decode|Prefill|prefill|sliding|cach|ybrid|memory"
 )
-"""What every line that is known contains one of, so that others cost little."""
+"""Every known line contains one of these words, so that other lines cost little."""
 _BEGINS: Final = frozenset({"arguments"})
 _ENDS: Final = frozenset({"memory", "usable", "tokens"})
 """Facts with which a start begins and ends: a log is read as the last start that came so far."""

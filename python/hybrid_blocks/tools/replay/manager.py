@@ -93,7 +93,7 @@ class WrappedManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Of these, the ones that hold nothing but cached content."""
+        """Blocks of these that hold nothing but cached content."""
         return self._inner.num_free_blocks
 
     @property

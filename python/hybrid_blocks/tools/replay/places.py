@@ -22,7 +22,7 @@ PLACES = (
     f"over {DISTANCES[-1]:,}",
     SHARED,
 )
-"""Where a checkpoint can be: after the prompt, so many tokens before its end, or no further than
+"""The place of a checkpoint: after the prompt, some tokens before its end, or no further than
 earlier requests had computed."""
 
 
@@ -146,7 +146,7 @@ class PlaceCounter:
             del self._by_prefix[checkpoint.prefix]
         tally = self._tallies[checkpoint.place]
         if checkpoint.place == ANSWER and checkpoint.handle in self._requests:
-            # Its request goes on and takes it along.
+            # The request continues and takes the checkpoint along.
             tally.written -= 1
         else:
             tally.dropped += 1

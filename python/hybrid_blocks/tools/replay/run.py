@@ -43,7 +43,7 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """Its name in a report."""
+        """The name of the variant in a report."""
         if self.manager is ManagerName.RUST:
             told = "" if self.signal is None else f" signal {self.signal:g}"
             return f"{self.manager} {self.placement}{told}"

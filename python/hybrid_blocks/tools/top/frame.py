@@ -25,7 +25,7 @@ _HEADING, _BAR, _FAINT, _WARNING = "bold", "cyan", "dim", "bold red"
 
 @dataclass(frozen=True)
 class View:
-    """What is known of an engine: its last two readings, and why there is no newer one."""
+    """The last two readings of an engine, and why there is no newer one."""
 
     url: str
     before: Reading | None = None

@@ -30,7 +30,7 @@ class Sample:
 
 
 class Reading:
-    """What a server's ``/metrics`` said at a time, in seconds of a clock that never goes back.
+    """The figures of a server's ``/metrics`` at a time, in seconds of a monotonic clock.
 
     Attributes:
         at: the time.
@@ -81,7 +81,7 @@ class Change:
 
     @property
     def unit(self) -> str:
-        """What stands behind a figure."""
+        """The unit behind a figure."""
         return "" if self.before is None else "/s"
 
     def counted(self, name: str, **labels: str) -> float:
@@ -125,7 +125,7 @@ def parse(text: str, at: float, engine: str | None = None) -> Reading:
 
 
 MOST_BYTES: Final = 8 * 2**20
-"""Of an answer; vLLM's are below 1 MiB."""
+"""The most bytes of an answer; vLLM's are below 1 MiB."""
 LIMIT_S: Final = 5.0
 _OK: Final = 200
 

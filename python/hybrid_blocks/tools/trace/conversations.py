@@ -66,7 +66,7 @@ class Turn(msgspec.Struct):
 
 
 class Conversation(msgspec.Struct):
-    """One line."""
+    """One line of a file."""
 
     id: str
     requests: list[Turn]

@@ -51,7 +51,7 @@ def reason(error: Exception, line: bytes) -> str:
     elif not isinstance(error, msgspec.DecodeError):
         return text
     if place := _PLACE.search(text):
-        # What stands behind the field may be damaged too.
+        # The line behind the field may be damaged too.
         with suppress(ValueError, LookupError, TypeError, RecursionError):
             return f"{text}: it is {shown(_at(place[1], line))}"
     return f"{text}; the line begins {beginning(line)}"

@@ -13,7 +13,7 @@ from hybrid_blocks.recording.recorder import DIGEST_CHARACTERS
 from hybrid_blocks.tools.trace.builder import MAX_TOKEN_ID, TraceBuilder
 
 MARKS: Final = (b'"hybrid_blocks_request"',)
-"""What each line contains, and no other format does."""
+"""Fields of each line that no other format has."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKEN_ID)]

@@ -46,7 +46,7 @@ class Chats:
 
 
 class People(Source[Chats]):
-    """Opens conversations."""
+    """Opens conversations of people."""
 
     def open(self, schedule: Schedule, session: int, time: float) -> None:
         """Plan all turns of one conversation."""
@@ -97,7 +97,7 @@ class Documents:
 
 
 class Library(Source[Documents]):
-    """Opens documents."""
+    """Opens documents of people."""
 
     def open(self, schedule: Schedule, session: int, time: float) -> None:
         """Plan all questions about one document."""
@@ -229,7 +229,7 @@ class BranchingTools:
 
 
 class Trees(Source[BranchingTools]):
-    """Opens tasks."""
+    """Opens tasks of programs."""
 
     def open(self, schedule: Schedule, session: int, time: float) -> None:
         """Plan a task and all its branches."""

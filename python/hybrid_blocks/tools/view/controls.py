@@ -30,7 +30,7 @@ RANKS: Final = ("1", "2", "4", "8")
 MOST_RUNNING: Final = ("64", "128", "256", "512", "1024")
 
 MOST_LETTERS: Final = 32
-"""Of a field of text."""
+"""The width of a field of text."""
 
 
 def plan(model: Model, memory: str, deployment: Deployment) -> PlanPicture:

@@ -60,7 +60,7 @@ HATCHED: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 LINES: Final = ("#8a8f98", "#2a6f4e")
-"""Of vLLM's plan, and of the natural one."""
+"""Colors of vLLM's plan, and of the natural one."""
 
 LEVEL: Final = (
     "Level natural is vLLM with this package and HYBRID_BLOCKS=natural: attention and states share "

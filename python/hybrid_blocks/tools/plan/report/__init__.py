@@ -1,4 +1,4 @@
-"""What a plan says: figures, warnings, tables and the explanation of one figure."""
+"""A plan in words: figures, warnings, tables and the explanation of one figure."""
 
 from hybrid_blocks.tools.plan.report.report import Plan, Report, make_report
 

@@ -1,4 +1,4 @@
-"""What level ``natural`` gains over vLLM: at each length, and in one or two lines."""
+"""The gain of level ``natural`` over vLLM: at each length, and in one or two lines."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final

@@ -17,7 +17,7 @@ from hybrid_blocks.tools.replay.places import PlaceCounter
 from hybrid_blocks.tools.trace.sharing import Signal, Signals
 
 HINTS = {Signal.DONE: "done", Signal.GOES_ON: "going_on", Signal.PAUSED: "paused"}
-"""What `BlockManager.add_request` calls them."""
+"""The names of signals in `BlockManager.add_request`."""
 
 _GROUP_AND_BLOCKS: Final = 3
 """Columns of copies that name no pools."""
@@ -145,7 +145,7 @@ class RustManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Of these, the ones that hold nothing but cached content."""
+        """Blocks of these that hold nothing but cached content."""
         return self.core.num_free_blocks
 
     @property

@@ -107,7 +107,7 @@ def attention_spec(
 
 
 HASH_ALGORITHM = "sha256"
-"""vLLM's default."""
+"""The algorithm that vLLM hashes by."""
 
 MARGIN = 3
 """Decode steps around a block border, and after a prompt, in which vLLM's manager may change."""
