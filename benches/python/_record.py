@@ -11,7 +11,7 @@ import hybrid_blocks
 import orjson
 from hybrid_blocks.model import Model
 from hybrid_blocks.tools.plan import Deployment
-from hybrid_blocks.tools.plan.vllm import prefill_checkpoint
+from hybrid_blocks.tools.plan.vllm import align
 
 Row = dict[str, Any]
 
@@ -21,7 +21,7 @@ CARD = "H100-80GB"
 
 def stock_code(model: Model, deployment: Deployment) -> str:
     """Name what vLLM's own rows depend on: its release, and the card if its kernels count there."""
-    has_kernel = prefill_checkpoint.alignment(model, deployment) is not None
+    has_kernel = align.alignment(model, deployment) is not None
     return f"vllm {version('vllm')}" + (f" on {deployment.card}" if has_kernel else "")
 
 
