@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
+from _record import CARD
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.report import Plan, make_report
@@ -46,7 +47,7 @@ def draw_block(
 
 def memory(folder: Path) -> None:
     """What one request occupies in vLLM's equal blocks and in slabs."""
-    report = make_report(Plan(load_model(MODEL), MEMORY, Deployment()), [TOKENS])
+    report = make_report(Plan(load_model(MODEL), MEMORY, Deployment(card=CARD)), [TOKENS])
     assert report.vllm is not None
     figure = Figure(figsize=(9.6, 2.3), layout="constrained")
     axes = figure.add_subplot()
@@ -65,7 +66,7 @@ def memory(folder: Path) -> None:
                 tokens -= group.block_tokens
         running = int(side.lengths[-1].running)
         axes.text(left + 3, row, f"{left:.0f} MiB: {running} such requests in 24 GiB", va="center")
-    axes.set_yticks([0, 1], ["level natural", "vLLM 0.33"])
+    axes.set_yticks([0, 1], ["level natural", "vLLM 0.33\non an H100"])
     axes.set_xlim(0, 340)
     axes.set_xlabel("MiB")
     axes.set_title(f"One request of {TOKENS:,} tokens, {MODEL}", loc="left", fontsize=10)
@@ -113,12 +114,13 @@ def draw_running(axes: "Axes") -> None:
     for line in (RECORD / "vllm-natural.jsonl").read_text().splitlines():
         row: dict[str, Any] = json.loads(line)
         if row["figure"] == "running" and row["model"] in MODELS:
+            # The rows of a card stand behind those without one, and take their place.
             sides.setdefault(row["side"], {})[f"{row['model']}\n{row['gib']:.1f} GiB"] = row[
                 "running"
             ]
     models = list(sides["stock"])
     for shift, side, color, label in (
-        (-0.2, "stock", STOCK, "vLLM 0.33"),
+        (-0.2, "stock", STOCK, "vLLM 0.33 on an H100"),
         (0.2, "natural", OURS, "level natural"),
     ):
         places = [place + shift for place in range(len(models))]
