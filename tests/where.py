@@ -12,6 +12,10 @@ CORE = "rust/core/src/group/kind.rs"
 SPECS = "python/hybrid_blocks/vllm/specs.py"
 
 
+_FIELD = re.compile(r"\bconfig\.\w+\([^)]*\)")
+"""A field of a ``config.json``, which may have the name of a kind."""
+
+
 def variants() -> dict[str, str]:
     """Each kind of the core's table with its variant of ``GroupKind``."""
     rows = (ROOT / CORE).read_text().split("static ROWS")[1].split("];")[0]
@@ -61,7 +65,7 @@ def places(kind: str) -> Iterator[tuple[str, int, str]]:
         path = ROOT / name
         if path.suffix in {".rs", ".py", ".pyi", ".md"} and path.is_file():
             for number, line in enumerate(path.read_text().splitlines(), 1):
-                if pattern.search(line):
+                if pattern.search(_FIELD.sub("", line)):
                     yield name, number, line.strip()
 
 

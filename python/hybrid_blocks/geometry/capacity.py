@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hybrid_blocks.geometry.arena import ArenaPlan
+from hybrid_blocks.model.layer import State
 
 _ALMOST_ONE: Final = 0.99
 
@@ -60,7 +61,7 @@ def slabs_of_first(geometry: ArenaPlan, length: int) -> float:
 
 def state_slots(geometry: ArenaPlan) -> int | None:
     """Slots of every state group that fit while nothing else is held; None without such groups."""
-    pools = [group.pool for group in geometry.groups if group.kind == "state"]
+    pools = [group.pool for group in geometry.groups if group.kind == State.kind]
     if not pools:
         return None
     wanted = [(pools.count(pool), geometry.pools[pool]) for pool in set(pools)]
@@ -75,7 +76,7 @@ def cuda_graph_batch(geometry: ArenaPlan) -> int | None:
     What it calls the pool's blocks are the slabs, slab 0 included; None without states, as then it
     compares nothing.
     """
-    has_states = any(group.kind == "state" for group in geometry.groups)
+    has_states = any(group.kind == State.kind for group in geometry.groups)
     return geometry.num_slabs if has_states else None
 
 

@@ -8,7 +8,13 @@ from hybrid_blocks.geometry.kernel_blocks import KERNEL_BLOCK_TOKENS, latent_blo
 from hybrid_blocks.geometry.layout import CachedLayer, Layout, lay_out
 from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.model.kind import kind_of
-from hybrid_blocks.model.layer import LatentAttention, LatentIndex, State, StateFormat
+from hybrid_blocks.model.layer import (
+    FullAttention,
+    LatentAttention,
+    LatentIndex,
+    State,
+    StateFormat,
+)
 from hybrid_blocks.units import human
 
 
@@ -105,7 +111,7 @@ def _depth(layer: CachedLayer) -> int:
 def _block_tokens(model: Model, deployment: Deployment) -> int:
     if deployment.block_size:
         return deployment.block_size
-    latent = any(layer.cache.kind == "mla" for layer in model.layers)
+    latent = any(layer.cache.kind == LatentAttention.kind for layer in model.layers)
     return latent_block_tokens(model, deployment) if latent else KERNEL_BLOCK_TOKENS
 
 
@@ -120,7 +126,7 @@ def _cached(
         slots = 1 + deployment.num_speculative_tokens
     else:
         family, page = cache.kind, cache.token_bytes(rank) * block_tokens
-        if model.index is not None and family == "full":
+        if model.index is not None and family == FullAttention.kind:
             page += model.index.bytes_of(block_tokens)
     return CachedLayer(
         name=layer,

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from hybrid_blocks import _core
-from hybrid_blocks.model.layer import Cache, ChunkedAttention, CrossAttention, SlidingWindow
+from hybrid_blocks.model.layer import (
+    Cache,
+    ChunkedAttention,
+    CrossAttention,
+    FullAttention,
+    LatentAttention,
+    SlidingWindow,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +42,7 @@ class GroupKind(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def grows(self) -> bool:
         """Whether a request's blocks keep growing with its length."""
-        return self.name in ("full", "mla")
+        return self.name in {FullAttention.kind, LatentAttention.kind}
 
     def num_skipped_tokens(self, num_computed: Tokens) -> Tokens:
         """Leading tokens that nothing computed after ``num_computed`` tokens reads.
@@ -73,7 +80,7 @@ class GroupKind(msgspec.Struct, frozen=True, kw_only=True):
 
 @cached
 def _rules(kind: GroupKind) -> _core.GroupKind:
-    name = "full" if kind.name == "mla" else kind.name
+    name = FullAttention.kind if kind.name == LatentAttention.kind else kind.name
     return _core.GroupKind(name, window=kind.window, encoder_tokens=kind.encoder_tokens)
 
 
@@ -81,10 +88,10 @@ def kind_of(cache: Cache) -> GroupKind:
     """Kind of the group that a layer with this cache belongs to."""
     match cache:
         case SlidingWindow():
-            return GroupKind(name="sliding_window", window=cache.window)
+            return GroupKind(name=cache.kind, window=cache.window)
         case ChunkedAttention():
-            return GroupKind(name="chunked", window=cache.chunk)
+            return GroupKind(name=cache.kind, window=cache.chunk)
         case CrossAttention():
-            return GroupKind(name="cross", encoder_tokens=cache.encoder_tokens)
+            return GroupKind(name=cache.kind, encoder_tokens=cache.encoder_tokens)
         case _:
             return GroupKind(name=cache.kind)

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from hybrid_blocks.model.layer import Cache, SparseIndex, TokenConvolution
+from hybrid_blocks.model.layer import Cache, SparseIndex, State, TokenConvolution
 
 Verified = Literal["verified", "partly verified", "unverified", "config"]
 
@@ -76,4 +76,4 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     def is_hybrid(self) -> bool:
         """Whether recurrent state lies beside token caches."""
         kinds = {layer.cache.kind for layer in self.layers}
-        return "state" in kinds and len(kinds) > 1
+        return State.kind in kinds and len(kinds) > 1

@@ -65,7 +65,7 @@ _HIDDEN_LAYERS, _HIDDEN_SIZE = 3, 1024
 
 def attention_block(model: Model) -> int:
     """Return the tokens of a block of the attention kernels."""
-    is_latent = any(layer.cache.kind == "mla" for layer in model.layers)
+    is_latent = any(layer.cache.kind == LatentAttention.kind for layer in model.layers)
     return latent_block_tokens(model, Deployment()) if is_latent else KERNEL_BLOCK_TOKENS
 
 
@@ -151,7 +151,7 @@ class Engine:
     def __init__(self, model: Model, features: Features) -> None:
         self.features = features
         self._tp = features.tp or features.dcp
-        is_hybrid = any(layer.cache.kind == "state" for layer in model.layers)
+        is_hybrid = any(layer.cache.kind == State.kind for layer in model.layers)
         self.is_async = not features.needs_first_runner
         if features.connector_class is not None:
             _connector(features.connector_class)

@@ -2,7 +2,7 @@
 
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model
-from hybrid_blocks.model.layer import State
+from hybrid_blocks.model.layer import CrossAttention, State
 from hybrid_blocks.reasons import sentence
 
 
@@ -20,7 +20,7 @@ def natural_refusals(model: Model, deployment: Deployment) -> list[str]:
         if isinstance(cache, State)
     }
     refused = {
-        "cache_kind": "cross" in kinds,
+        "cache_kind": CrossAttention.kind in kinds,
         "no_attention": kinds == {State.kind},
         "state_shapes": len(shapes) > 1,
         "compressed": model.index is not None,

@@ -10,7 +10,13 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.geometry.kernel_blocks import LATENT_BLOCK_TOKENS
 from hybrid_blocks.model import Model, PlanError, load_model
-from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    LatentAttention,
+    SlidingWindow,
+    State,
+    StateFormat,
+)
 from hybrid_blocks.model.weights import bits_of_name, with_bits
 from hybrid_blocks.tools.plan.memory import Cards
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
@@ -232,11 +238,14 @@ def _check_model(model: Model, options: Mapping[str, Any]) -> None:
             f"--disable-hybrid-kv-cache-manager: {model.name} without its windows or states cannot "
             "be planned"
         )
-    if options.get("disable_sliding_window") and kinds & {"sliding_window", "chunked"}:
+    if options.get("disable_sliding_window") and kinds & {
+        SlidingWindow.kind,
+        ChunkedAttention.kind,
+    }:
         raise PlanError(
             f"--disable-sliding-window: {model.name} cut to its window cannot be planned"
         )
-    if "state" in kinds:
+    if State.kind in kinds:
         conv = options.get("mamba_cache_dtype", "auto")
         if conv not in {"auto", model.dtype}:
             raise PlanError(
@@ -249,7 +258,7 @@ def _check_model(model: Model, options: Mapping[str, Any]) -> None:
     if isinstance(attention, dict) and attention.get("hisparse_config"):
         raise PlanError("--attention-config hisparse_config: host pools cannot be planned")
     backend = _backend(options)
-    is_latent = "mla" in kinds and options.get("block_size") is None
+    is_latent = LatentAttention.kind in kinds and options.get("block_size") is None
     if is_latent and backend and backend not in {*LATENT_BLOCK_TOKENS, *_SPARSE_BACKENDS}:
         raise PlanError(
             f"--attention-backend {shown(backend)}: its blocks for latent attention are not known; "

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from hybrid_blocks.model.layer import ChunkedAttention, LatentAttention
+
 MAPPED: Final = frozenset(
     {
         *("model", "hf_config_path", "hf_overrides", "dtype", "max_model_len"),
@@ -152,12 +154,12 @@ VARIABLES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = MappingProxyT
         "VLLM_SSM_CONV_STATE_LAYOUT": (("SD", "DS"), None, "vLLM takes SD and DS"),
         "VLLM_MLA_DISABLE": (
             ("0",),
-            "mla",
+            LatentAttention.kind,
             "latents kept as plain attention cannot be planned",
         ),
         "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE": (
             ("1",),
-            "chunked",
+            ChunkedAttention.kind,
             "chunked attention kept whole cannot be planned",
         ),
     }

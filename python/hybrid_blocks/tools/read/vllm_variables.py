@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.model.layer import State
+from hybrid_blocks.model.layer import LatentAttention, State
 from hybrid_blocks.tools.read import effects, values
 from hybrid_blocks.tools.read.options import recorded, shown
 
@@ -83,7 +83,7 @@ def invariant_backend(
     told = f"{INVARIANT}={shown(environment[INVARIANT])}: vLLM refuses"
     if any(isinstance(layer.cache, State) for layer in model.layers):
         raise PlanError(f"{told} recurrent states with it; leave it out")
-    latents = [layer.cache for layer in model.layers if layer.cache.kind == "mla"]
+    latents = [layer.cache for layer in model.layers if layer.cache.kind == LatentAttention.kind]
     if any(getattr(cache, "sparse", True) for cache in latents):
         raise PlanError(f"{told} sparse latent attention with it; leave it out")
     if backend is not None and backend not in _INVARIANT_BACKENDS:

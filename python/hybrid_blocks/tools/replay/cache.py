@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.model import Model, load_model
-from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.model.layer import FullAttention, State, StateFormat
 from hybrid_blocks.tools.plan import ArenaPlan, Deployment, GroupPlan, plan_natural
 from hybrid_blocks.tools.replay.config import ReplayError
 from hybrid_blocks.tools.trace import (
@@ -129,8 +129,8 @@ def block_cache(num_blocks: int, block_size: int) -> Cache:
     if num_blocks < 1:
         raise ReplayError(f"a pool of {num_blocks} blocks can serve nothing; give it at least 1")
     group = GroupPlan(
-        name="full",
-        kind="full",
+        name=FullAttention.kind,
+        kind=FullAttention.kind,
         layers=(0,),
         page_bytes=(block_size,),
         block_tokens=block_size,
@@ -222,5 +222,5 @@ def share_text(share: float) -> str:
 def _unbounded_bytes(sharing: Sharing, geometry: ArenaPlan) -> int:
     size = geometry.hash_block_size
     block = sum(g.block_bytes * size // g.block_tokens for g in geometry.groups if g.grows)
-    states = sum(group.block_bytes for group in geometry.groups if group.kind == "state")
+    states = sum(group.block_bytes for group in geometry.groups if group.kind == State.kind)
     return block * sharing.unique_blocks + states * sharing.resume_points

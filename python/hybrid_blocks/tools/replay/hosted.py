@@ -9,6 +9,7 @@ import numpy.typing as npt
 from hybrid_blocks import block_hasher
 from hybrid_blocks._core.offload import HostCache, RequestKeys
 from hybrid_blocks.manager import Counts, Handles
+from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.tools.replay.cache import Cache
 from hybrid_blocks.tools.replay.config import EngineConfig
@@ -188,6 +189,6 @@ def _group(key: bytes) -> int:
 
 def _window(group: GroupPlan) -> int | None:
     """Chunks that the next token needs; None for all."""
-    if group.kind == "state":
+    if group.kind == State.kind:
         return 1
     return None if group.window is None else -(-(group.window - 1) // group.block_tokens)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from hybrid_blocks.manager import Handles
+from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan import ArenaPlan
 from hybrid_blocks.tools.trace import SharedPrefixes, Trace
 
@@ -84,7 +85,7 @@ class PlaceCounter:
     ) -> "PlaceCounter | None":
         """Make a counter, or return None for a model without states."""
         for index, group in enumerate(geometry.groups):
-            if group.kind == "state":
+            if group.kind == State.kind:
                 return cls(trace, prefixes, geometry.hash_block_size, index)
         return None
 

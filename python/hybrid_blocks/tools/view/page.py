@@ -15,7 +15,16 @@ from bokeh.models.widgets import Div
 from bokeh.resources import Resources
 
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    CrossAttention,
+    FullAttention,
+    LatentAttention,
+    SlidingWindow,
+    State,
+)
 from hybrid_blocks.terminal import plain
+from hybrid_blocks.tools.plan.vllm.spec import RING
 
 OWNERS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -31,14 +40,14 @@ OWNERS: Final[Mapping[str, str]] = MappingProxyType(
 
 OWNER_OF_KIND: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "full": "attention",
-        "mla": "latent attention",
-        "sliding_window": "windows",
-        "chunked": "chunks",
-        "cross": "cross attention",
-        "state": "states",
+        FullAttention.kind: "attention",
+        LatentAttention.kind: "latent attention",
+        SlidingWindow.kind: "windows",
+        ChunkedAttention.kind: "chunks",
+        CrossAttention.kind: "cross attention",
+        State.kind: "states",
         "mamba": "states",
-        "ring": "index keys",
+        RING: "index keys",
     }
 )
 """Names of owners, by the kinds of groups of both plans."""

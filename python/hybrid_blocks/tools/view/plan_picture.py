@@ -7,6 +7,13 @@ import msgspec
 
 from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.model import Model
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    CrossAttention,
+    FullAttention,
+    LatentAttention,
+    SlidingWindow,
+)
 from hybrid_blocks.terminal import plain
 from hybrid_blocks.tools.plan.report.figures import FullOf, live_bytes
 from hybrid_blocks.tools.plan.report.report import At, Plan, Report
@@ -28,11 +35,11 @@ TYPICAL: Final = 8192
 NATURAL, VLLM = "level natural", "vLLM 0.33"
 
 _KINDS: Final = {
-    "full": "full-attention",
-    "sliding_window": "sliding-window",
-    "chunked": "chunked-attention",
-    "cross": "cross-attention",
-    "mla": "latent-attention",
+    FullAttention.kind: "full-attention",
+    SlidingWindow.kind: "sliding-window",
+    ChunkedAttention.kind: "chunked-attention",
+    CrossAttention.kind: "cross-attention",
+    LatentAttention.kind: "latent-attention",
     "gated_delta_net": "Gated DeltaNet",
     "kda": "KDA",
     "mamba1": "Mamba-1",

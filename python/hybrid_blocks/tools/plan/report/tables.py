@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hybrid_blocks.model.layer import State
 from hybrid_blocks.terminal import grid, print_table, print_verdict
 from hybrid_blocks.tools.plan.report.figures import AtLength, PlanReport, rows
 from hybrid_blocks.tools.plan.report.report import Report
@@ -82,7 +83,7 @@ def _groups(title: str, plan: PlanReport) -> Table:
         table.add_row(
             name,
             f"{group.layers}{padding}",
-            "state" if state else f"{group.block_tokens:,}",
+            State.kind if state else f"{group.block_tokens:,}",
             human(group.page_bytes),
             human(group.block_bytes),
             f"{group.slots_per_request}" if state else "",

@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from hybrid_blocks.model.layer import FullAttention, LatentAttention
 from hybrid_blocks.tools.plan.report.figures import AtLength, PlanReport
 from hybrid_blocks.units import short_tokens
 
@@ -119,7 +120,7 @@ def _lines(
         yield f"level natural runs more requests at once than vLLM: {each} tokens"
     elif min(shares) <= -_WORTH_A_WORD:
         yield f"level natural runs fewer requests at once than vLLM: {each} tokens"
-    elif all(group.kind in {"full", "mla"} for group in natural.groups):
+    elif all(group.kind in {FullAttention.kind, LatentAttention.kind} for group in natural.groups):
         yield (
             "nothing to gain in memory: both sides run as many requests; level natural saves "
             "scheduler time alone"

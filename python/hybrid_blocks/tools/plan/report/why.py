@@ -11,6 +11,7 @@ import msgspec
 
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import PlanError
+from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan.memory import Gpu
 from hybrid_blocks.tools.plan.report.figures import PlanReport, rows
 from hybrid_blocks.tools.plan.report.report import Plan, make_report
@@ -261,7 +262,7 @@ def _changes(plan: Plan) -> Iterator[tuple[str, int, Deployment]]:
     }
     if deployment.num_speculative_tokens:
         changed["num_speculative_tokens"] = 0
-    if any(layer.cache.kind == "state" for layer in plan.model.layers):
+    if any(layer.cache.kind == State.kind for layer in plan.model.layers):
         changed["mamba_ssm_dtype"] = "bf16"
         is_cached = deployment.mamba_cache_mode == "align"
         changed["mamba_cache_mode"] = "none" if is_cached else "align"

@@ -9,7 +9,7 @@ from hybrid_blocks.geometry import capacity
 from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, Rank
-from hybrid_blocks.model.layer import Cache, LatentAttention, LatentIndex, State
+from hybrid_blocks.model.layer import Cache, ChunkedAttention, LatentAttention, LatentIndex, State
 from hybrid_blocks.tools.plan.report.figures import Budget, GroupReport, PlanReport
 from hybrid_blocks.tools.plan.report.report import Plan
 from hybrid_blocks.tools.plan.sglang import RATIO, SglangPlan, draft_states
@@ -185,7 +185,7 @@ def _natural_longest(geometry: ArenaPlan, length: int) -> str:
 
 
 def _natural_states(geometry: ArenaPlan, _length: int) -> str:
-    groups = sum(group.kind == "state" for group in geometry.groups)
+    groups = sum(group.kind == State.kind for group in geometry.groups)
     return (
         f"{geometry.usable_slabs:,} slabs shared by {groups} state groups = "
         f"{capacity.state_slots(geometry) or 0:,} slots of each"
@@ -269,7 +269,7 @@ def _blocks(spec: Spec, length: int, in_flight: int) -> str:
         return f"ceil({spec.encoder_tokens:,} / {spec.block_tokens:,})"
     if spec.window is None:
         return f"ceil({length:,} / {spec.block_tokens:,})"
-    if spec.kind == "chunked":
+    if spec.kind == ChunkedAttention.kind:
         return f"ceil(min({spec.window:,} + {in_flight:,}, {length:,}) / {spec.block_tokens:,})"
     return (
         f"(ceil(min({spec.window:,} - 1 + {in_flight:,}, {length:,}) / {spec.block_tokens:,}) + 1)"

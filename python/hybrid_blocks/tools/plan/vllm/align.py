@@ -20,7 +20,14 @@ from hybrid_blocks.geometry.kernel_blocks import (
     latent_block_tokens,
 )
 from hybrid_blocks.model import Model, PlanError, Rank, formats
-from hybrid_blocks.model.layer import GatedDeltaNet, KimiDeltaAttention, Mamba2, State
+from hybrid_blocks.model.layer import (
+    FullAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    Mamba2,
+    State,
+)
 
 
 def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
@@ -30,7 +37,7 @@ def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
     smaller than a state; others: ``--block-size`` or the backend's default. Where kernels write
     states from inside a forward, blocks are multiples of their alignment too.
     """
-    latent = any(layer.cache.kind == "mla" for layer in model.layers)
+    latent = any(layer.cache.kind == LatentAttention.kind for layer in model.layers)
     packs_64 = rank.kv_dtype == "ultraquant_4bit"
     preferred = formats.ULTRAQUANT_BLOCK_TOKENS if packs_64 else KERNEL_BLOCK_TOKENS
     asked = deployment.block_size or preferred
@@ -57,7 +64,7 @@ def _beside_wider_pages(model: Model, rank: Rank, asked: int) -> int:
 
     """
     narrow = token_bytes(model, rank)
-    if any(layer.cache.kind != "full" for layer in model.layers):
+    if any(layer.cache.kind != FullAttention.kind for layer in model.layers):
         raise PlanError(
             f"{rank.kv_dtype} beside windows: vLLM keeps the first and last layers of {model.name} "
             "in the model's own format, and pages of windows in two formats are not modelled"

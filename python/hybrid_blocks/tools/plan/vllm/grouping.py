@@ -10,7 +10,8 @@ import msgspec
 
 from hybrid_blocks.arithmetic import ceil_div, round_up
 from hybrid_blocks.model import Layer, PlanError
-from hybrid_blocks.tools.plan.vllm.spec import Spec
+from hybrid_blocks.model.layer import FullAttention, LatentAttention
+from hybrid_blocks.tools.plan.vllm.spec import RING, Spec
 
 _NEARLY_EQUAL: Final = 1.5
 """Kinds whose layer counts differ by less than this factor are padded to the larger count."""
@@ -65,7 +66,7 @@ def _one_table(members: tuple[Member, ...]) -> bool:
 
 
 def _type(spec: Spec) -> str:
-    return "full" if spec.kind == "mla" else spec.kind
+    return FullAttention.kind if spec.kind == LatentAttention.kind else spec.kind
 
 
 def _unify_pages(members: tuple[Member, ...]) -> tuple[Member, ...]:
@@ -81,7 +82,7 @@ def _fit_page(spec: Spec, page_bytes: int) -> Spec:
         return spec.with_page(page_bytes)
     if page_bytes % spec.page_bytes == 0:
         return spec.with_block(spec.block_tokens * (page_bytes // spec.page_bytes))
-    if spec.kind == "mla":
+    if spec.kind == LatentAttention.kind:
         raise PlanError(
             f"vLLM cannot pad a latent-attention page of {spec.page_bytes} bytes to {page_bytes}"
         )
@@ -108,7 +109,7 @@ def _equal_groups(members: tuple[Member, ...]) -> tuple[VllmGroup, ...]:
     return tuple(groups)
 
 
-_STATES: Final = ("mamba", "ring")
+_STATES: Final = ("mamba", RING)
 
 
 def group_packed(members: tuple[Member, ...]) -> tuple[VllmGroup, ...]:

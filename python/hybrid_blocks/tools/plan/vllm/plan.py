@@ -7,7 +7,7 @@ import msgspec
 
 from hybrid_blocks.geometry.deployment import Deployment, stages
 from hybrid_blocks.model import Layer, Model, PlanError, Rank
-from hybrid_blocks.model.layer import SparseIndex, State
+from hybrid_blocks.model.layer import FullAttention, SparseIndex, State
 from hybrid_blocks.tools.plan.vllm import align, grouping
 from hybrid_blocks.tools.plan.vllm.grouping import Member, VllmGroup, group
 from hybrid_blocks.tools.plan.vllm.spec import Spec, layer_spec, ring_spec, state_spec
@@ -183,11 +183,11 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
 def _with_index(members: tuple[Member, ...], index: SparseIndex, rank: Rank) -> tuple[Member, ...]:
     """Put the index's keys beside the full layers, and add a ring for each of these layers."""
     ring = ring_spec(index, rank)
-    full = tuple(member for member in members if member.spec.kind == "full")
+    full = tuple(member for member in members if member.spec.kind == FullAttention.kind)
     return (
         *(
             Member(m.layer, m.spec.beside(index.bytes_of(m.spec.block_tokens)))
-            if m.spec.kind == "full"
+            if m.spec.kind == FullAttention.kind
             else m
             for m in members
         ),

@@ -11,7 +11,16 @@ from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Layer, Rank
 from hybrid_blocks.model.kind import GroupKind, kind_of
-from hybrid_blocks.model.layer import LatentAttention, LatentIndex, SparseIndex, State
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    LatentAttention,
+    LatentIndex,
+    SparseIndex,
+    State,
+)
+
+RING = "ring"
+"""The kind of a group that holds the index keys of the last tokens."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +47,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rules(self) -> GroupKind:
         """Which tokens of a request the layer still reads."""
-        name = "state" if self.kind in {"mamba", "ring"} else self.kind
+        name = State.kind if self.kind in {"mamba", RING} else self.kind
         return GroupKind(name=name, window=self.window, encoder_tokens=self.encoder_tokens)
 
     def blocks(self, length: int, in_flight_tokens: int) -> int:
@@ -56,7 +65,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             return ceil_div(self.encoder_tokens, self.block_tokens)
         if self.window is None:
             return ceil_div(length, self.block_tokens)
-        if self.kind == "chunked":
+        if self.kind == ChunkedAttention.kind:
             return ceil_div(min(self.window + in_flight_tokens, length), self.block_tokens)
         return ceil_div(min(self.window - 1 + in_flight_tokens, length), self.block_tokens) + 1
 
@@ -147,7 +156,7 @@ def ring_spec(index: SparseIndex, rank: Rank) -> Spec:
     """Spec of the keys that an index has not compressed yet: one block for each request."""
     size = index.ring_bytes(rank)
     return Spec(
-        kind="ring",
+        kind=RING,
         block_tokens=index.ring_tokens(rank),
         unpadded_bytes=size,
         page_bytes=size,
@@ -162,7 +171,9 @@ def layer_spec(layer: Layer, rank: Rank, block_tokens: int) -> Spec:
     assert not isinstance(cache, State), f"{cache.family} at depth {layer.depth} is no attention"
     size = cache.token_bytes(rank) * block_tokens
     if isinstance(cache, LatentAttention | LatentIndex):
-        return Spec(kind="mla", block_tokens=block_tokens, unpadded_bytes=size, page_bytes=size)
+        return Spec(
+            kind=cache.kind, block_tokens=block_tokens, unpadded_bytes=size, page_bytes=size
+        )
     rules = kind_of(cache)
     return Spec(
         kind=cache.kind,

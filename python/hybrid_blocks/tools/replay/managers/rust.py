@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hybrid_blocks import BlockManager, CheckpointPolicy, GroupSpec, block_hasher
 from hybrid_blocks.manager import Counts, Handles
-from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.model.layer import FullAttention, LatentAttention, StateFormat
 from hybrid_blocks.tools.plan import ArenaPlan, GroupPlan
 from hybrid_blocks.tools.replay.cache import BlockUnit, Cache, unit_of
 from hybrid_blocks.tools.replay.config import EngineConfig
@@ -210,7 +210,7 @@ def pools_of(copies: npt.NDArray[np.int32], pools: npt.NDArray[np.int32]) -> npt
 def group_spec(group: GroupPlan) -> GroupSpec:
     """Return a planned group as the manager takes it."""
     return GroupSpec(
-        "full" if group.kind == "mla" else group.kind,
+        FullAttention.kind if group.kind == LatentAttention.kind else group.kind,
         group.block_tokens,
         window=group.window,
         slots=group.slots_per_request,

@@ -15,22 +15,28 @@ from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
-    ChunkedLocalAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
     MambaSpec,
-    SlidingWindowSpec,
 )
 from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks.manager import Counts, Handles
+from hybrid_blocks.model.layer import (
+    ChunkedAttention,
+    CrossAttention,
+    LatentAttention,
+    SlidingWindow,
+    State,
+)
 from hybrid_blocks.tools.plan import Deployment, VllmPlan
 from hybrid_blocks.tools.plan.vllm.grouping import VllmGroup
+from hybrid_blocks.tools.plan.vllm.spec import RING
 from hybrid_blocks.tools.replay.cache import BlockUnit
 from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError
 from hybrid_blocks.units import human
-from hybrid_blocks.vllm.specs import make
+from hybrid_blocks.vllm.specs import make, row_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class BlockSizes:
         sizes = [spec.block_size for spec in specs]
         hashed = [spec.block_size for spec in specs if getattr(spec, "prefix_cacheable", True)]
         block, hash_block = (lcm(*sizes), gcd(*hashed)) if len(sizes) > 1 else sizes * 2
-        if not any(isinstance(spec, MambaSpec | SlidingWindowSpec) for spec in specs):
+        if not any(row_of(spec).name in {State.kind, SlidingWindow.kind} for spec in specs):
             retention = 0
         if retention:
             retention = -(-retention // block) * block
@@ -86,7 +92,7 @@ def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
             prefill_checkpoint_alignment=spec.checkpoint_alignment,
         )
     made = attention_spec(spec.kind, spec.window, spec.block_tokens, spec.page_bytes)
-    if made is None or spec.kind == "cross":
+    if made is None or spec.kind == CrossAttention.kind:
         raise ReplayError(f"vLLM's manager is not replayed for {spec.kind} attention")
     return made
 
@@ -95,7 +101,7 @@ def attention_spec(
     kind: str, window: int | None, block_tokens: int, page_bytes: int
 ) -> KVCacheSpec | None:
     """Return vLLM's spec of a layer by the bytes of a page; ``None`` if vLLM has no such kind."""
-    parts = 1 if kind in ("ring", "mla") else 2
+    parts = 1 if kind in {RING, LatentAttention.kind} else 2
     return make(
         kind,
         window,
@@ -135,11 +141,9 @@ class VllmReplayAdapter:
         groups = make_groups(plan, deployment)
         sizes = BlockSizes.of(groups, retention)
         block_size, hash_block_size = sizes.block, sizes.hash_block
-        has_states = any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
-        has_windows = any(isinstance(group.kv_cache_spec, SlidingWindowSpec) for group in groups)
-        has_chunks = any(
-            isinstance(group.kv_cache_spec, ChunkedLocalAttentionSpec) for group in groups
-        )
+        kinds = {row_of(group.kv_cache_spec).name for group in groups}
+        has_states, has_windows = State.kind in kinds, SlidingWindow.kind in kinds
+        has_chunks = ChunkedAttention.kind in kinds
         longest = plan.longest()
         if longest < 2:
             raise ReplayError(
