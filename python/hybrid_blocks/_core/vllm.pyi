@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
-from typing import Any, ClassVar, Self, SupportsIndex, final, overload
+from typing import Any, ClassVar, Protocol, Self, SupportsIndex, final, overload, type_check_only
 
 from typing_extensions import disjoint_base
 
@@ -259,6 +259,38 @@ class AllocatedBlocks:
     def __eq__(self, other: object, /) -> bool: ...
     __hash__: ClassVar[None]  # type: ignore[assignment]
 
+@type_check_only
+class ManagerHooks(Protocol):
+    """The methods of a manager's Python class that Rust calls. No lock is held meanwhile."""
+
+    def _geometry(self) -> Any:
+        """Return a :class:`hybrid_blocks.vllm.manager.geometry.Geometry`, at the first use."""
+
+    def _note_events(self, request: Any, changes: list[tuple[Any, ...]]) -> None:
+        """Pass on what a request's call changed in the prefix cache, if events are enabled."""
+
+    def _note_residency(self, changes: list[tuple[str, int]]) -> None:
+        """Pass on what became of blocks, by id and in order, if a collector wants it."""
+
+    def _report_hit(self, request: Any, blocks: AllocatedBlocks, num_tokens: int) -> None:
+        """Report a hit of ``num_tokens``, if events are enabled."""
+
+    def _client_hints(self, request: Any) -> tuple[str | None, str | None]:
+        """Return the session of a request and its hint, asked for over slabs alone."""
+
+@type_check_only
+class SchedulerHooks(Protocol):
+    """The methods of a scheduler's Python class that Rust calls. No lock is held meanwhile."""
+
+    def _accepts(self, request: Any, token_ids: list[int]) -> bool:
+        """Tell a request's grammar of its tokens. Return ``False`` if that ends the request."""
+
+    def _end(self, request: Any, output: Any) -> None:
+        """Free a request that is done, and complete its last output."""
+
+    def _free_inputs(self, request: Any) -> bool:
+        """Free inputs of the encoder that are computed. Return whether a request has others."""
+
 @disjoint_base
 class RustKVCacheManager:
     """The calls of vLLM's ``KVCacheManager`` for requests, with equal decisions.
@@ -270,7 +302,7 @@ class RustKVCacheManager:
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self: ...
     def _start(
-        self,
+        self: ManagerHooks,
         blocks: Blocks,
         pools: Sequence[Blocks],
         kept_pools: Sequence[Blocks],
@@ -282,9 +314,8 @@ class RustKVCacheManager:
         ``pools`` are the blocks that each group draws from; ``blocks`` are those of the first pool.
         ``kept_pools`` are the blocks that each group's hits name.
         ``waiting`` are the states of requests that are to be admitted, ``class_`` is the class that
-        results show. The first other call gets from ``self._geometry()`` a
-        :class:`hybrid_blocks.vllm.manager.geometry.Geometry`, and raises ``InvalidArgumentError``
-        for sizes that do not fit each other.
+        results show. The first other call asks for the geometry, and raises
+        ``InvalidArgumentError`` for sizes that do not fit each other.
 
         Raises:
             IntegrityError: It has begun already.
@@ -468,7 +499,7 @@ class DecodeBatch:
 
     def take_outputs(
         self,
-        scheduler: Any,
+        scheduler: SchedulerHooks,
         requests: dict[str, Any],
         num_scheduled_tokens: dict[str, int],
         index_of: dict[str, int],

@@ -5,6 +5,7 @@
 mod blocks;
 mod engine;
 mod hasher;
+mod hooks;
 mod manager;
 mod request;
 mod scheduler;

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hybrid_blocks.vllm.natural.hints import ACTION, ARGUMENT, said_of
+from hybrid_blocks.vllm.natural.hints import ACTION, ARGUMENT, client_hints
 from vllm.v1.kv_hints import KvHintAction, KvHintsEnvelope
 from vllm.v1.request import Request
 
@@ -118,14 +118,14 @@ def test_a_preempted_request_is_not_over() -> None:
 def test_what_cannot_be_understood_is_left_out() -> None:
     params = SimpleNamespace(extra_args=None)
     of = SimpleNamespace(session_id="a", sampling_params=params)
-    assert said_of(of) == ("a", None), "a release without hints"
+    assert client_hints(of) == ("a", None), "a release without hints"
     for said in (hints("soon"), hints(["done"]), hints("done", version="2")):
         of.kv_hints = said
-        assert said_of(of) == ("a", None)
+        assert client_hints(of) == ("a", None)
     of.kv_hints = hints("done", kind="another")
-    assert said_of(of) == ("a", None)
+    assert client_hints(of) == ("a", None)
     of.kv_hints = hints("paused")
-    assert said_of(of) == ("a", "paused")
+    assert client_hints(of) == ("a", "paused")
     of.session_id, of.kv_hints = "", None
     params.extra_args = {ARGUMENT: "going_on"}
-    assert said_of(of) == (None, "going_on")
+    assert client_hints(of) == (None, "going_on")

@@ -134,8 +134,12 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
         if getattr(request, "kv_cache_report_mode", "incremental") == "full":
             self._emit_hit(request, blocks, num_tokens)
 
+    def _client_hints(self, request: Request) -> tuple[str | None, str | None]:  # noqa: ARG002
+        """Return no session and no hint: only slabs heed them, and Rust does not ask for others."""
+        return None, None
+
     def _emit_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:  # noqa: ARG002
-        """Append events of a hit's blocks, which somebody else stored."""
+        """Append events of a hit's blocks, which another request stored."""
         self.coordinator.emit_cached_block_events(request, blocks.blocks)  # type: ignore[arg-type]
 
 

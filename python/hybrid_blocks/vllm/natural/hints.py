@@ -13,11 +13,11 @@ ACTION = "hybrid_blocks.session"
 
 VERSION = "1"
 ARGUMENT = "session_hint"
-"""The same among ``vllm_xargs``, for clients over HTTP, which cannot send ``kv_hints``."""
+"""Name of the hint among ``vllm_xargs``: HTTP clients cannot send ``kv_hints``."""
 
 
-def said_of(request: Any) -> tuple[str | None, str | None]:
-    """Return the session of a request and the hint that came with it, as far as there are any.
+def client_hints(request: Any) -> tuple[str | None, str | None]:
+    """Return the session of a request and its hint, ``None`` for each that its client left out.
 
     A hint that cannot be understood is left out with a warning: no client can stop an engine.
     """

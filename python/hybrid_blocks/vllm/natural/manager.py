@@ -180,7 +180,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     def take_kv_cache_block_copies(self) -> Any:
         """Return the copies of states to make since the last call; none is held any longer.
 
-        None is both read and written, since the worker reads all before it writes any.
+        No block is both read and written: the worker reads all before it writes any.
         """
         plain, converting = self._take_disjoint_copies()
         copies: list[Any] = [KVCacheBlockCopy(source, copy) for source, copy in plain]
@@ -191,8 +191,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         ]
         return copies, []
 
-    def _said(self, request: Request) -> tuple[str | None, str | None]:
-        return hints.said_of(request)
+    def _client_hints(self, request: Request) -> tuple[str | None, str | None]:
+        return hints.client_hints(request)
 
     def _emit_hit(self, request: Request, blocks: AllocatedBlocks, num_tokens: int) -> None:
         pool: Any = self.block_pool
@@ -233,7 +233,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         return samples + [sample for shown in self._shown_too for sample in shown()]
 
     def show_too(self, samples: Callable[[], list[Sample]]) -> None:
-        """Publish further figures beside these."""
+        """Publish further figures next to the manager's own."""
         self._shown_too += (samples,)
 
 
@@ -264,7 +264,7 @@ class SlabQueue(FreeBlockQueue):
 
 
 class SlabPool(BlockPool):
-    """All pools of an arena. Where vLLM counts blocks, this counts slabs.
+    """All pools of an arena. A slab pool counts slabs where vLLM's pool counts blocks.
 
     A slab is free where no block in it is live. ``pools`` are the blocks of each pool.
     """

@@ -4,7 +4,8 @@ use hybrid_blocks::BlockId;
 use hybrid_blocks::vllm::{AllocateArgs, RequestProgress};
 use pyo3::prelude::*;
 
-use super::core::{Core, RustKVCacheManager};
+use super::core::{Core, Look, RustKVCacheManager};
+use crate::engine::Manager;
 use crate::request::RequestView;
 
 /// The outcome of an allocation.
@@ -46,20 +47,24 @@ impl RustKVCacheManager {
         let py = slf.py();
         let (core, configured) = Self::core(slf)?;
         let is_waiting = configured.watermark_blocks > 0 && request.is_waiting(&core.waiting)?;
+        let mut taken = None;
         if asks_for_new_only(args)
             && !(is_waiting && args.has_scheduled)
             && !(configured.repeats_commits && awaits_first_output(&progress))
             && let Some(handle) = Core::handle_of(configured, request, hint)?
-            && core.engine().manager(py, |manager| {
-                manager.is_noop(handle, &progress, args.num_new, args.num_lookahead)
-            })?
         {
-            return Ok(Room::Unchanged);
+            let (num_new, num_lookahead) = (args.num_new, args.num_lookahead);
+            let is_noop = |it: &Manager| it.is_noop(handle, &progress, num_new, num_lookahead);
+            match core.look(py, handle, is_noop)? {
+                Look::Unchanged => return Ok(Room::Unchanged),
+                Look::Open(opened) => taken = Some(opened),
+                Look::Unknown => {}
+            }
         }
         let progress = RequestProgress { is_waiting, ..progress };
         let progress = request.complete(progress, configured.heeds_boundary)?;
         let args = AllocateArgs { withheld_blocks: core.blocks.get().shortage(), ..*args };
-        let new = Core::change(slf, request, |manager, handle| {
+        let new = Core::change(slf, request, taken, |manager, handle| {
             manager.allocate(handle, &progress, &args)
         })?;
         Ok(new.map_or(Room::None, Room::New))

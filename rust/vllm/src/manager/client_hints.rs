@@ -2,11 +2,11 @@
 
 use hybrid_blocks::{Error, Hint};
 use hybrid_blocks_interop::optional_hint;
-use pyo3::intern;
 use pyo3::prelude::*;
 
 use super::core::RustKVCacheManager;
 use crate::engine::Manager;
+use crate::hooks::ManagerHooks;
 use crate::request::RequestView;
 
 /// The session of a request, and how it continues after the request.
@@ -21,11 +21,10 @@ impl ClientHint {
         slf: &Bound<'_, RustKVCacheManager>,
         request: &RequestView<'_, '_>,
     ) -> PyResult<Option<Self>> {
-        if !RustKVCacheManager::core(slf)?.1.heeds_sessions || !request.says_something()? {
+        if !RustKVCacheManager::core(slf)?.1.heeds_sessions || !request.has_client_hints()? {
             return Ok(None);
         }
-        let said = slf.call_method1(intern!(slf.py(), "_said"), (request.object,))?;
-        let (session_id, hint): (Option<String>, Bound<'_, PyAny>) = said.extract()?;
+        let (session_id, hint) = ManagerHooks(slf).client_hints(request.object)?;
         let hint = optional_hint(&hint)?.unwrap_or_default();
         let is_something = session_id.is_some() || hint != Hint::None;
         Ok(is_something.then_some(Self { session_id, hint }))

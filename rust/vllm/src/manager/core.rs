@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use hybrid_blocks::vllm::ManagerConfig;
 use hybrid_blocks::{BlockId, CacheEvent, Digest, Error, Store};
 use hybrid_blocks_interop::{core_error, integrity_error};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
@@ -15,6 +14,7 @@ use super::result::{AllocatedBlocks, GroupPools};
 use super::{digests, events};
 use crate::blocks::Blocks;
 use crate::engine::{Engine, Manager};
+use crate::hooks::ManagerHooks;
 use crate::request::{Named, RequestView};
 
 pub(super) struct Core {
@@ -53,6 +53,26 @@ pub(super) struct Configured {
     pub(super) zeroes_blocks: bool,
 }
 
+/// A request between two locks, with its digests taken out of the manager.
+pub(super) struct Opened {
+    pub(super) handle: u64,
+    pub(super) digests: Vec<Digest>,
+}
+
+/// A request as seen by its handle.
+pub(super) enum Look {
+    /// The call would change nothing.
+    Unchanged,
+    Open(Opened),
+    /// The manager knows no request by the handle any more.
+    Unknown,
+}
+
+/// The handle of a request: `hint` if it is current, or else the one that its id names.
+pub(super) fn found_or_added(manager: &mut Manager, hint: Option<u64>, id: &str) -> u64 {
+    hint.filter(|&handle| manager.id(handle).is_some()).unwrap_or_else(|| manager.add(id))
+}
+
 /// Base of the Python class. The cell is empty until `_start` is called. The
 /// configuration is read at the first use, so vLLM's objects may change until then.
 #[pyclass(frozen, subclass, module = "hybrid_blocks._core.vllm")]
@@ -75,7 +95,7 @@ impl RustKVCacheManager {
         let Some(core) = slf.get().0.get() else {
             return Err(integrity_error("the manager was not started".to_owned()));
         };
-        let fields: ConfigFields = slf.call_method0(intern!(slf.py(), "_geometry"))?.extract()?;
+        let fields: ConfigFields = ManagerHooks(slf).geometry()?.extract()?;
         let zeroes_blocks = fields.zeroes_blocks;
         let config: ManagerConfig = fields.config()?;
         core.engine().configure(slf.py(), config.clone())?;
@@ -132,45 +152,80 @@ impl Core {
         Ok((named.manager == configured.number).then_some(named.handle))
     }
 
-    /// The request's handle, and its digests up to date, which go back with the next call. A request
-    /// that is not known is added.
+    /// Looks at a request by its handle under one lock: either its call would change nothing, or
+    /// the request is opened for that call.
+    #[inline]
+    pub(super) fn look(
+        &self,
+        py: Python<'_>,
+        handle: u64,
+        is_noop: impl FnOnce(&Manager) -> bool,
+    ) -> PyResult<Look> {
+        self.engine().manager(py, |manager| {
+            if is_noop(manager) {
+                return Look::Unchanged;
+            }
+            match manager.digests_mut(handle) {
+                Ok(digests) => Look::Open(Opened { handle, digests: std::mem::take(digests) }),
+                Err(_) => Look::Unknown,
+            }
+        })
+    }
+
+    /// Opens a request and brings its digests up to date. They go back with the next call. A
+    /// request that is not known is added. `taken` is what a look under the lock has opened.
     pub(super) fn open(
         &self,
         configured: &Configured,
         request: &RequestView<'_, '_>,
         id: &str,
-    ) -> PyResult<(u64, Vec<Digest>)> {
-        let py = request.object.py();
-        let (handle, mut digests) = self.engine().request(py, id, |manager| {
-            let handle = manager.add(id);
-            (handle, manager.digests_mut(handle).map(std::mem::take))
-        })?;
-        let named = Named { manager: configured.number, handle };
-        match request.state()? {
-            Some(state) if state.get().named()? == named => {}
-            Some(state) => state.get().set_named(named)?,
-            None => request.keep(named, Vec::new())?,
+        taken: Option<Opened>,
+    ) -> PyResult<Opened> {
+        let mut opened = match taken {
+            Some(taken) => taken,
+            None => self.find(configured, request, id)?,
+        };
+        if configured.enable_caching {
+            digests::update(&mut opened.digests, request)?;
         }
-        if configured.enable_caching
-            && let Ok(digests) = &mut digests
-        {
-            digests::update(digests, request)?;
-        }
-        Ok((handle, digests.map_err(core_error)?))
+        Ok(opened)
     }
 
-    /// Works on a request with its digests. Hands changes of the prefix cache and of blocks to
-    /// Python, if an observer needs them.
+    /// Finds a request by the handle that it was last known by, or else by its id.
+    fn find(
+        &self,
+        configured: &Configured,
+        request: &RequestView<'_, '_>,
+        id: &str,
+    ) -> PyResult<Opened> {
+        let hint = Self::handle_of(configured, request, None)?;
+        let (handle, digests) = self.engine().request(request.object.py(), id, |manager| {
+            let handle = found_or_added(manager, hint, id);
+            (handle, manager.digests_mut(handle).map(std::mem::take))
+        })?;
+        if hint != Some(handle) {
+            let named = Named { manager: configured.number, handle };
+            match request.state()? {
+                Some(state) => state.get().set_named(named)?,
+                None => request.keep(named, Vec::new())?,
+            }
+        }
+        Ok(Opened { handle, digests: digests.map_err(core_error)? })
+    }
+
+    /// Works on a request with its digests, which `taken` may hold already. Hands changes of the
+    /// prefix cache and of blocks to Python, if an observer needs them.
     pub(super) fn change<R>(
         slf: &Bound<'_, RustKVCacheManager>,
         request: &RequestView<'_, '_>,
+        taken: Option<Opened>,
         call: impl FnOnce(&mut Manager, u64) -> Result<R, Error>,
     ) -> PyResult<R> {
         let py = slf.py();
         let (core, configured) = RustKVCacheManager::core(slf)?;
         let id = request.id()?;
         let id = id.to_str()?;
-        let (handle, digests) = core.open(configured, request, id)?;
+        let Opened { handle, digests } = core.open(configured, request, id, taken)?;
         let (result, changes, residency) = core
             .engine()
             .request(py, id, |manager| {
@@ -186,7 +241,7 @@ impl Core {
         Self::tell(slf, request, &changes)?;
         if !residency.is_empty() {
             let residency = events::residency(py, &residency)?;
-            slf.call_method1(intern!(py, "_note_residency"), (residency,))?;
+            ManagerHooks(slf).note_residency(residency)?;
         }
         result.map_err(core_error)
     }
@@ -199,9 +254,7 @@ impl Core {
         if changes.is_empty() {
             return Ok(());
         }
-        let py = slf.py();
-        let changes = events::tuples(py, changes)?;
-        slf.call_method1(intern!(py, "_note_events"), (request.object, changes)).map(drop)
+        ManagerHooks(slf).note_events(request.object, events::tuples(slf.py(), changes)?)
     }
 
     /// Asks about a request that may be known by its id.

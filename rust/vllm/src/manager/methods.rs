@@ -14,10 +14,11 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use super::allocate::Room;
 use super::client_hints::ClientHint;
-use super::core::{Core, RustKVCacheManager};
+use super::core::{Core, Look, Opened, RustKVCacheManager, found_or_added};
 use super::result::{AllocatedBlocks, GroupPools, ids_of, ids_of_groups};
 use crate::blocks::Blocks;
 use crate::engine::Manager;
+use crate::hooks::ManagerHooks;
 use crate::request::{RequestView, at_least_none};
 
 /// A copy inside a pool: source and destination.
@@ -133,7 +134,7 @@ impl RustKVCacheManager {
             return Ok((core.empty.bind(py).clone(), 0, 0));
         }
         if let Some(hint) = ClientHint::read(slf, &view)? {
-            Core::change(slf, &view, |manager, handle| hint.tell(manager, handle))?;
+            Core::change(slf, &view, None, |manager, handle| hint.tell(manager, handle))?;
         }
         if view.skips_prefix_cache()? {
             return Ok((core.empty.bind(py).clone(), 0, 0));
@@ -153,7 +154,7 @@ impl RustKVCacheManager {
         let limit = max_cache_hit_length.unwrap_or(num_tokens.saturating_sub(1));
         let id = view.id()?;
         let id = id.to_str()?;
-        let (handle, digests) = core.open(configured, &view, id)?;
+        let Opened { handle, digests } = core.open(configured, &view, id, None)?;
         let hit = core.engine().request(py, id, |manager| {
             *manager.digests_mut(handle)? = digests;
             if manager.store().is_slabbed() {
@@ -166,8 +167,7 @@ impl RustKVCacheManager {
         let junction = if hit.num_uncached > 0 { hit.num_tokens + hit.num_uncached } else { 0 };
         let blocks = core.result(py, &core.kept_pools, hit.blocks)?;
         if configured.enable_events && hit.num_tokens > 0 {
-            let arguments = (request, &blocks, hit.num_tokens);
-            slf.call_method1(intern!(py, "_report_hit"), arguments)?;
+            ManagerHooks(slf).report_hit(request, &blocks, hit.num_tokens)?;
         }
         Ok((blocks, hit.num_tokens, junction))
     }
@@ -363,10 +363,11 @@ impl RustKVCacheManager {
         let (core, configured) = Self::core(slf)?;
         let request = RequestView::new(request)?;
         let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
+        let hint = Core::handle_of(configured, &request, None)?;
         let id = request.id()?;
         let id = id.to_str()?;
         let end = core.engine().request(slf.py(), id, |manager| {
-            let handle = manager.add(id);
+            let handle = found_or_added(manager, hint, id);
             manager.next_boundary(handle, &progress, start, end)
         })?;
         end.map_err(core_error)
@@ -381,11 +382,9 @@ impl RustKVCacheManager {
             return Ok(false);
         }
         let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
-        Core::change(
-            slf,
-            &request,
-            |manager, handle| Ok(manager.hits_more_later(handle, &progress)),
-        )
+        Core::change(slf, &request, None, |manager, handle| {
+            Ok(manager.hits_more_later(handle, &progress))
+        })
     }
 
     fn is_stuck(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
@@ -538,7 +537,7 @@ impl RustKVCacheManager {
         let (core, configured) = Self::core(slf)?;
         if core.known(&request.id()?, |manager, _| manager.store().is_slabbed())? == Some(true) {
             let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
-            Core::change(slf, request, |manager, handle| manager.settle(handle, &progress))?;
+            Core::change(slf, request, None, |manager, handle| manager.settle(handle, &progress))?;
         }
         Ok(())
     }
@@ -568,7 +567,7 @@ impl RustKVCacheManager {
         let id = request.id()?;
         if core.known(&id, |_, _| ())?.is_none() {
             let Some(hint) = ClientHint::read(slf, request)? else { return Ok(()) };
-            Core::change(slf, request, |manager, handle| hint.tell(manager, handle))?;
+            Core::change(slf, request, None, |manager, handle| hint.tell(manager, handle))?;
         }
         let freed = core.known(&id, Manager::finish)?;
         freed.unwrap_or(Ok(())).map_err(core_error)
@@ -587,15 +586,16 @@ impl RustKVCacheManager {
         if !configured.enable_caching {
             return Ok(());
         }
-        if let Some(handle) = Core::handle_of(configured, request, hint)?
-            && core
-                .engine()
-                .manager(slf.py(), |manager| manager.is_commit_noop(handle, num_computed))?
-        {
-            return Ok(());
+        let mut taken = None;
+        if let Some(handle) = Core::handle_of(configured, request, hint)? {
+            match core.look(slf.py(), handle, |it| it.is_commit_noop(handle, num_computed))? {
+                Look::Unchanged => return Ok(()),
+                Look::Open(opened) => taken = Some(opened),
+                Look::Unknown => {}
+            }
         }
         let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
-        Core::change(slf, request, |manager, handle| {
+        Core::change(slf, request, taken, |manager, handle| {
             manager.commit(handle, &progress, num_computed)
         })
     }

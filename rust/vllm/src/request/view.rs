@@ -172,7 +172,7 @@ impl<'a, 'py> RequestView<'a, 'py> {
     }
 
     /// Whether its client may say something of its session, in attributes that a release may lack.
-    pub(crate) fn says_something(&self) -> PyResult<bool> {
+    pub(crate) fn has_client_hints(&self) -> PyResult<bool> {
         let py = self.object.py();
         for name in [intern!(py, "session_id"), intern!(py, "kv_hints")] {
             if self.attributes.get_item(name)?.is_some_and(|said| !said.is_none()) {

@@ -7,6 +7,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyDict, PyList, PySet, PyType};
 
+use crate::hooks::SchedulerHooks;
 use crate::manager::RustKVCacheManager;
 use crate::request::{self, RequestView};
 
@@ -158,7 +159,13 @@ impl DecodeBatch {
         extras: Extras<'_>,
     ) -> PyResult<TakenOutputs> {
         self.with_rows(|rows| {
-            let step = update::Step { scheduler, requests, index_of, sampled, extras: &extras };
+            let step = update::Step {
+                scheduler: SchedulerHooks(scheduler),
+                requests,
+                index_of,
+                sampled,
+                extras: &extras,
+            };
             update::take_outputs(self, rows, &step, num_scheduled_tokens)
         })
     }

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::dict::BoundDictIterator;
 use pyo3::types::{PyDict, PyList};
 
+use crate::hooks::SchedulerHooks;
 use crate::manager::RustKVCacheManager;
 use crate::request::{Counts, RequestView};
 
@@ -29,7 +30,7 @@ pub(crate) struct TakenOutputs {
 
 /// The inputs from the scheduler and the model on a step.
 pub(super) struct Step<'a, 'py> {
-    pub(super) scheduler: &'a Bound<'py, PyAny>,
+    pub(super) scheduler: SchedulerHooks<'a, 'py>,
     pub(super) requests: &'a Bound<'py, PyDict>,
     pub(super) index_of: &'a Bound<'py, PyDict>,
     pub(super) sampled: &'a Bound<'py, PyList>,
@@ -125,7 +126,7 @@ pub(super) fn take_outputs(
                     if matches!(recipient, Recipient::Prefilling) {
                         step.extras.note_nans(&request, &id)?;
                         if request.has_encoder_inputs()? {
-                            step.free_inputs(&request)?;
+                            step.scheduler.free_inputs(request.object)?;
                         }
                     }
                 }
@@ -189,16 +190,14 @@ impl<'py> Told<'py> {
             settle(&batch.rules, row, id, extras, tokens.len(), &mut counts, spec)?;
         }
         row.show(counts);
-        let has_cached_inputs = row.has_cached_inputs && step.free_inputs(&request)?;
+        let has_cached_inputs =
+            row.has_cached_inputs && step.scheduler.free_inputs(request.object)?;
         let mut is_new = row.is_new | step.extras.note_nans(&request, id)?;
         let mut is_done = false;
         if let Some((Sampled { index, list }, tokens)) = sampled {
             is_done = append(batch, row, &request, &mut counts, tokens, &list)?;
             if row.has_grammar {
-                let accepts = step
-                    .scheduler
-                    .call_method1(intern!(py, "_accepts"), (request.object, &list))?;
-                is_done |= !accepts.is_truthy()?;
+                is_done |= !step.scheduler.accepts(request.object, &list)?;
             }
             let output = batch.output_class.bind(py).call1((id, &list))?;
             step.extras.add(&output, id, index, list.len(), row.wants_logprobs)?;
@@ -206,8 +205,7 @@ impl<'py> Told<'py> {
                 is_new = describe(batch, &request, &output)?;
             }
             if is_done {
-                let arguments = (request.object, &output);
-                step.scheduler.call_method1(intern!(py, "_end"), arguments)?;
+                step.scheduler.end(request.object, &output)?;
                 self.stopped.append(request.object)?;
             }
             self.tell(&row.client, output)?;
@@ -300,12 +298,6 @@ impl<'py> Step<'_, 'py> {
             tokens.push(token);
         }
         Ok(Outcome::Tokens(Sampled { index, list }))
-    }
-
-    /// Lets go of a request's inputs of the encoder that are computed; returns whether some are left.
-    fn free_inputs(&self, request: &RequestView<'_, 'py>) -> PyResult<bool> {
-        let py = request.object.py();
-        self.scheduler.call_method1(intern!(py, "_free_inputs"), (request.object,))?.is_truthy()
     }
 }
 
