@@ -11,7 +11,7 @@ import torch
 import vllm
 import vllm_planning
 from hybrid_blocks.geometry.deployment import stages
-from hybrid_blocks.geometry.kernel_blocks import latent_block_tokens
+from hybrid_blocks.geometry.kernel_blocks import block_tokens
 from hybrid_blocks.model import Layer, Model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -108,8 +108,7 @@ class Oracle:
 
     def _block_size(self) -> int:
         if not self.model.is_hybrid:
-            is_latent = any(layer.cache.kind == "mla" for layer in self.model.layers)
-            return latent_block_tokens(self.model, self.deployment) if is_latent else 16
+            return block_tokens(self.model, self.deployment)
         with _fake_backend(max(self._states(), key=_size(self)), self):
             Platform._align_hybrid_block_size(self.config, _Backend)  # type: ignore[arg-type]
         block_size: int = self.config.cache_config.block_size

@@ -5,10 +5,11 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
+import msgspec
 import pytest
 from hybrid_blocks.geometry import plan_natural
 from hybrid_blocks.geometry.kernel_blocks import LATENT_BLOCK_TOKENS
-from hybrid_blocks.model import Model, load_model
+from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.tools.plan import Deployment, plan_vllm
 from hybrid_blocks.tools.read.command import read_command
 
@@ -61,12 +62,43 @@ def test_a_card_has_the_blocks_of_the_backend_that_vllm_picks(
     assert blocks(load_model(MODEL), deployment) == {tokens}
 
 
+@pytest.mark.parametrize(
+    ("options", "card", "tokens"),
+    [
+        ("", None, 16),
+        ("--attention-backend FLASH_ATTN", "B200", 16),
+        ("--attention-backend HPC_ATTN", "H100-80GB", 64),
+        ("--attention-backend B12X", "RTX-PRO-6000", 128),
+    ],
+)
+def test_other_attention_has_the_blocks_of_its_backend(
+    options: str, card: str | None, tokens: int
+) -> None:
+    command = read_command([f"vllm serve Phi-4 --max-model-len 8192 {options}"])
+    deployment = msgspec.structs.replace(command.deployment, card=card)
+    assert blocks(command.model, deployment) == {tokens}
+
+
+def test_heads_of_256_numbers_have_wide_blocks_in_flash_attention_on_a_b200() -> None:
+    command = read_command(["vllm serve Qwen3.5-27B --attention-backend FLASH_ATTN"])
+    deployment = msgspec.structs.replace(command.deployment, card="B200")
+    assert plan_vllm(command.model, MEMORY, deployment).block_tokens == 896
+    assert plan_natural(command.model, MEMORY, deployment).hash_block_size == 128
+    on_hopper = msgspec.structs.replace(deployment, card="H100-80GB")
+    assert plan_vllm(command.model, MEMORY, on_hopper).block_tokens == 832
+
+
+def test_a_block_that_its_backend_does_not_take_is_refused() -> None:
+    with pytest.raises(PlanError, match="FLASHMLA takes multiples of 64"):
+        read_command([f"vllm serve {MODEL} --attention-backend FLASHMLA --block-size 32"])
+
+
 @pytest.mark.vllm
 def test_each_backend_has_the_smallest_block_that_vllms_own_says_it_takes() -> None:
     """Read the source: some backends do not import without their card's driver."""
     package = Path(find_spec("vllm").origin).parent  # type: ignore[union-attr, arg-type]
     registry = (package / "v1/attention/backends/registry.py").read_text()
-    for name, tokens in LATENT_BLOCK_TOKENS.items():
+    for name, tokens in {**LATENT_BLOCK_TOKENS, "HPC_ATTN": 64}.items():
         path = re.search(rf'^    {name} = \(?\s*"([\w.]+)\.(\w+)"', registry, re.MULTILINE)
         assert path is not None
         source = package.parent.joinpath(*path[1].split(".")).with_suffix(".py").read_text()

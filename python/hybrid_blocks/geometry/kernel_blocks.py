@@ -1,7 +1,7 @@
 """Tokens of a block, or between states, that attention and recurrent kernels take.
 
-Follows ``_get_backend_priorities`` in ``vllm/platforms/cuda.py`` and the backends of latent
-attention in ``vllm/v1/attention/backends/mla`` (0.33).
+Follows ``_get_backend_priorities`` in ``vllm/platforms/cuda.py`` and the backends in
+``vllm/v1/attention/backends`` (0.33).
 """
 
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from typing import Final
 from hybrid_blocks.geometry.card import capability
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, formats
-from hybrid_blocks.model.layer import LatentAttention
+from hybrid_blocks.model.layer import Attention, LatentAttention
 
 KERNEL_BLOCK_TOKENS: Final = 16
 """Smallest block of CUDA's attention backends, and vLLM's default."""
@@ -30,6 +30,12 @@ LATENT_BLOCK_TOKENS: Final = MappingProxyType(
 )
 """Block of each backend of latent attention where no state is to be held."""
 
+DENSE_BLOCK_TOKENS: Final = MappingProxyType({"HPC_ATTN": 64, "B12X": 128})
+"""Block of the backends of other attention that take none of 16 tokens."""
+
+_WIDE_HEAD, _WIDE_TOKENS = 256, 128
+"""FlashAttention 4 takes heads of this size in blocks of this size, on cards such as a B200."""
+
 _SPARSE_TOKENS: Final = 64
 """The block of an index, which all backends of sparse latent attention keep to."""
 
@@ -40,11 +46,22 @@ FLASHINFER_TOKENS: Final = 64
 """Tokens between the places at which FlashInfer's GDN kernel writes states."""
 
 
-def latent_block_tokens(model: Model, deployment: Deployment) -> int:
-    """Tokens of a block of latent attention. The deployment's backend decides, else its card.
+def block_tokens(model: Model, deployment: Deployment) -> int:
+    """Tokens of a block of attention. The deployment's backend decides, else its card.
 
-    Without a card Triton's backend counts, which runs on all cards.
+    Without a card Triton's backend of latent attention counts, which runs on all cards.
     """
+    if any(layer.cache.kind == LatentAttention.kind for layer in model.layers):
+        return _latent_block_tokens(model, deployment)
+    backend = (deployment.attention_backend or "").upper()
+    if backend == "FLASH_ATTN" and capability(deployment.card)[0] == 10:
+        attention = (it.cache for it in model.layers if isinstance(it.cache, Attention))
+        if next(attention).head_dim == _WIDE_HEAD:
+            return _WIDE_TOKENS
+    return DENSE_BLOCK_TOKENS.get(backend, KERNEL_BLOCK_TOKENS)
+
+
+def _latent_block_tokens(model: Model, deployment: Deployment) -> int:
     latents = [cache for it in model.layers if isinstance(cache := it.cache, LatentAttention)]
     kv_dtype = deployment.kv_dtype(model)
     if kv_dtype in formats.LATENT_BLOBS or any(cache.sparse for cache in latents):

@@ -4,7 +4,7 @@ import msgspec
 
 from hybrid_blocks.geometry.arena import ArenaPlan, GroupPlan
 from hybrid_blocks.geometry.deployment import Deployment, stages
-from hybrid_blocks.geometry.kernel_blocks import KERNEL_BLOCK_TOKENS, latent_block_tokens
+from hybrid_blocks.geometry.kernel_blocks import block_tokens as kernel_block_tokens
 from hybrid_blocks.geometry.layout import CachedLayer, Layout, lay_out
 from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.model.kind import kind_of
@@ -35,7 +35,7 @@ def plan_natural(
         PlanError: the memory does not hold the null slab and one more.
 
     """
-    block_tokens = _block_tokens(model, deployment)
+    block_tokens = deployment.block_size or kernel_block_tokens(model, deployment)
     layers = model.active_layers(deployment.num_speculative_tokens)
     if not layers:
         raise PlanError(f"{model.name}: no layer keeps a cache")
@@ -106,13 +106,6 @@ def _group_plan(layout: Layout, index: int) -> GroupPlan:
 
 def _depth(layer: CachedLayer) -> int:
     return layer.name.depth if isinstance(layer.name, Layer) else -1
-
-
-def _block_tokens(model: Model, deployment: Deployment) -> int:
-    if deployment.block_size:
-        return deployment.block_size
-    latent = any(layer.cache.kind == LatentAttention.kind for layer in model.layers)
-    return latent_block_tokens(model, deployment) if latent else KERNEL_BLOCK_TOKENS
 
 
 def _cached(

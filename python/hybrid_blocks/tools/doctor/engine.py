@@ -41,7 +41,7 @@ from vllm.v1.kv_cache_interface import (
 
 from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.geometry.deployment import Deployment
-from hybrid_blocks.geometry.kernel_blocks import KERNEL_BLOCK_TOKENS, latent_block_tokens
+from hybrid_blocks.geometry.kernel_blocks import block_tokens
 from hybrid_blocks.model import Layer, Model, PlanError, Rank
 from hybrid_blocks.model.kind import kind_of
 from hybrid_blocks.model.layer import Attention, LatentAttention, LatentIndex, State
@@ -65,8 +65,7 @@ _HIDDEN_LAYERS, _HIDDEN_SIZE = 3, 1024
 
 def attention_block(model: Model) -> int:
     """Return the tokens of a block of the attention kernels."""
-    is_latent = any(layer.cache.kind == LatentAttention.kind for layer in model.layers)
-    return latent_block_tokens(model, Deployment()) if is_latent else KERNEL_BLOCK_TOKENS
+    return block_tokens(model, Deployment())
 
 
 def layer_specs(

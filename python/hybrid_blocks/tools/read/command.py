@@ -8,7 +8,7 @@ import msgspec
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.geometry.deployment import Deployment
-from hybrid_blocks.geometry.kernel_blocks import LATENT_BLOCK_TOKENS
+from hybrid_blocks.geometry.kernel_blocks import DENSE_BLOCK_TOKENS, LATENT_BLOCK_TOKENS
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
@@ -258,7 +258,13 @@ def _check_model(model: Model, options: Mapping[str, Any]) -> None:
     if isinstance(attention, dict) and attention.get("hisparse_config"):
         raise PlanError("--attention-config hisparse_config: host pools cannot be planned")
     backend = _backend(options)
-    is_latent = LatentAttention.kind in kinds and options.get("block_size") is None
+    size = options.get("block_size")
+    tokens = {**LATENT_BLOCK_TOKENS, **DENSE_BLOCK_TOKENS}.get(backend or "")
+    if size is not None and tokens is not None and size % tokens:
+        raise PlanError(
+            f"--block-size {size}: {backend} takes multiples of {tokens} tokens; give one, or none"
+        )
+    is_latent = LatentAttention.kind in kinds and size is None
     if is_latent and backend and backend not in {*LATENT_BLOCK_TOKENS, *_SPARSE_BACKENDS}:
         raise PlanError(
             f"--attention-backend {shown(backend)}: its blocks for latent attention are not known; "

@@ -17,7 +17,7 @@ from hybrid_blocks.geometry.kernel_blocks import (
     FLASHINFER_TOKENS,
     KERNEL_BLOCK_TOKENS,
     LATENT_KERNEL_BLOCK_TOKENS,
-    latent_block_tokens,
+    block_tokens,
 )
 from hybrid_blocks.model import Model, PlanError, Rank, formats
 from hybrid_blocks.model.layer import (
@@ -39,14 +39,12 @@ def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
     """
     latent = any(layer.cache.kind == LatentAttention.kind for layer in model.layers)
     packs_64 = rank.kv_dtype == "ultraquant_4bit"
-    preferred = formats.ULTRAQUANT_BLOCK_TOKENS if packs_64 else KERNEL_BLOCK_TOKENS
+    preferred = formats.ULTRAQUANT_BLOCK_TOKENS if packs_64 else block_tokens(model, deployment)
     asked = deployment.block_size or preferred
     if not model.is_hybrid:
         if formats.spares_boundary_layers(rank.kv_dtype):
             return _beside_wider_pages(model, rank, asked)
-        if latent:
-            preferred = latent_block_tokens(model, deployment)
-        return deployment.block_size or preferred
+        return asked
     grain = max(asked, LATENT_KERNEL_BLOCK_TOKENS if latent else KERNEL_BLOCK_TOKENS)
     grain = lcm(grain, alignment(model, deployment) or 1)
     per_token = token_bytes(model, rank)
