@@ -2,7 +2,7 @@
 
 use crate::group::GroupSpec;
 use crate::ids::PoolId;
-use crate::rules::checkpoint_policy::CheckpointPolicy;
+use crate::learn::checkpoint_policy::CheckpointPolicy;
 use hybrid_blocks_hash::Algorithm;
 use hybrid_blocks_hash::Digest;
 

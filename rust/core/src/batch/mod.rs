@@ -20,7 +20,7 @@ use crate::engine::{ByteSizes, CacheEvent, ReservedBytes};
 use crate::error::Error;
 use crate::group::GroupBlocks;
 use crate::ids::{BlockId, GroupId};
-use crate::rules::sessions::Hint;
+use crate::learn::sessions::Hint;
 use crate::rules::vllm::{ComputedBlocks, KvCacheManager, RequestProgress};
 use crate::store::{BlockStore, Store};
 use hybrid_blocks_hash::Digest;

@@ -1,6 +1,6 @@
 //! Counters since the start.
 
-use crate::rules::hit::HitLimit;
+use crate::engine::hit::HitLimit;
 
 /// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

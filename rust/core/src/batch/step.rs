@@ -2,9 +2,9 @@
 
 use super::{BlockManager, Match, Rest, Row};
 use crate::engine::BlockCopy;
+use crate::engine::hit::Hit;
 use crate::engine::requests::known_row;
 use crate::error::Error;
-use crate::rules::hit::Hit;
 use crate::rules::vllm::{AllocateArgs, RequestProgress};
 use crate::store::Store;
 

@@ -8,6 +8,7 @@
 
 pub(crate) mod cache;
 mod check;
+pub(crate) mod hit;
 pub(crate) mod lookup;
 pub(crate) mod outbox;
 pub(crate) mod requests;

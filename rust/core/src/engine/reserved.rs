@@ -15,7 +15,7 @@ use crate::store::Store;
 pub struct ByteSizes<'a> {
     /// A slab, or a block of a fixed store.
     pub slab: u64,
-    /// What a block of each group holds.
+    /// Bytes that a block of each group holds.
     pub blocks: &'a [u64],
 }
 
@@ -116,7 +116,7 @@ impl<S: Store, R: RequestState> Engine<S, R> {
         Ok(reserved)
     }
 
-    /// By group.
+    /// Returns the owned blocks by group.
     fn owned(&self, num_computed: impl Fn(u64) -> Option<u32>) -> Vec<Owned> {
         let (store, groups) = (&self.cache.store, &self.cache.groups);
         let mut owned = vec![Owned::default(); groups.len()];

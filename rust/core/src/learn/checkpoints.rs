@@ -1,9 +1,9 @@
 //! [`Checkpoints`]: at which lengths a request leaves checkpoints.
 
 use super::{CheckpointTrail, ResumePoint};
-use crate::placement::{Prompt, PromptClass};
-use crate::rules::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
-use crate::rules::traffic::Traffic;
+use crate::learn::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
+use crate::learn::places::{Prompt, PromptClass};
+use crate::learn::traffic::Traffic;
 
 /// A policy, for groups that can all be resumed at multiples of a grain.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +75,7 @@ impl Checkpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::Lengths;
+    use crate::learn::places::Lengths;
 
     fn checkpoints() -> Checkpoints {
         Checkpoints { policy: CheckpointPolicy::default(), grain: 16, has_drafts: false }

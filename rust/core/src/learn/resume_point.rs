@@ -1,10 +1,10 @@
 //! [`ResumePoint`]: the hit that a prompt resumes from, and how the prompt begins because of that.
 
 use crate::engine::cache::Cache;
+use crate::engine::hit::HitLimit;
 use crate::ids::BlockId;
-use crate::placement::Beginning;
-use crate::rules::hit::HitLimit;
-use crate::rules::traffic::{Shared, Traffic};
+use crate::learn::places::Beginning;
+use crate::learn::traffic::{Shared, Traffic};
 use crate::store::Store;
 use hybrid_blocks_hash::Digest;
 

@@ -3,11 +3,11 @@
 use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
-use crate::rules::checkpoint_policy::CheckpointPlan;
-use crate::rules::keeper::{Arriving, Departing, Keeper};
-use crate::rules::sessions::{Draw, Hint, WorthClass};
-use crate::rules::traffic::Traffic;
-use crate::rules::windows::{Places, Windows};
+use crate::learn::checkpoint_policy::CheckpointPlan;
+use crate::learn::keeper::{Arriving, Departing, Keeper};
+use crate::learn::sessions::{ConversationRank, Hint, WorthClass};
+use crate::learn::traffic::Traffic;
+use crate::learn::windows::{Places, Windows};
 use crate::store::Store;
 use hybrid_blocks_hash::Digest;
 
@@ -27,7 +27,7 @@ pub(crate) struct CheckpointTrail {
     /// Earlier turns of its conversation, as far as they are remembered.
     pub(crate) num_turns: u8,
     /// Rank of the request's conversation; low ranks are kept when only a share fits.
-    pub(crate) draw: Draw,
+    pub(crate) rank: ConversationRank,
     /// A number of its session, 0 if none is known.
     pub(crate) session: u64,
     /// How the client says that its session continues.
@@ -50,7 +50,7 @@ impl CheckpointTrail {
             return None;
         }
         let arrival = keeper.on_arrival(self.session, digests, self.start);
-        (self.num_turns, self.draw) = (arrival.num_turns, arrival.draw);
+        (self.num_turns, self.rank) = (arrival.num_turns, arrival.rank);
         Some(arrival)
     }
 
@@ -126,7 +126,7 @@ impl CheckpointTrail {
             num_computed,
             class: WorthClass::new(self.num_turns, hint),
             session: self.session,
-            draw: self.draw,
+            rank: self.rank,
         }
     }
 

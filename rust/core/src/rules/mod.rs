@@ -4,12 +4,5 @@
 //! are left, and which requests may be admitted. Both ask `learn` where prompts leave earlier ones and for how long
 //! content is kept. `batch` drives them without vLLM.
 
-pub(crate) mod checkpoint_history;
-pub(crate) mod checkpoint_policy;
-pub(crate) mod hit;
-pub(crate) mod keeper;
-pub(crate) mod sessions;
 mod slabs;
-pub(crate) mod traffic;
 pub mod vllm;
-pub(crate) mod windows;

@@ -88,7 +88,7 @@ pub trait Store: Parts + Debug {
         self.as_slabs().map_or(0, |slabs| slabs.slabs(pool).num_live_in(slab))
     }
 
-    /// What lies beside the live blocks of a pool.
+    /// Returns the slabs of a pool that hold live blocks, and their other blocks.
     fn beside_live(&self, pool: PoolId) -> BesideLive {
         let num_live = u64::from(self.pool(pool).num_live());
         let fixed = BesideLive { num_slabs: num_live, ..BesideLive::default() };

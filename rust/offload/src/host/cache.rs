@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use hybrid_blocks::{
-    BlockId, Digest, Draw, GroupKind, Hint, Kept, Key, PoolId, Role, Turns, WorthClass,
+    BlockId, ConversationRank, Digest, GroupKind, Hint, Kept, Key, PoolId, Role, Turns, WorthClass,
 };
 use rustc_hash::FxHashMap as HashMap;
 
@@ -214,7 +214,7 @@ impl HostCache {
     pub fn close_request(&mut self, request: RequestId) {
         let Some(mut chain) = self.requests.remove(&request) else { return };
         self.settle(&mut chain);
-        let end = self.turns.on_end(chain.class(), 0, Draw::ANY, chain.places().iter());
+        let end = self.turns.on_end(chain.class(), 0, ConversationRank::ANY, chain.places().iter());
         let kept = Kept { bytes: self.bytes_of(&chain), num_tokens: chain.reach() };
         self.trials.on_end(end, kept, self.chance(&chain));
         self.weigh();

@@ -1,6 +1,6 @@
 //! [`HostTrials`]: how much the chance of a next turn is to count, found out beside the cache.
 
-use hybrid_blocks::{Kept, Trials};
+use hybrid_blocks::{Kept, ShadowCaches};
 
 use super::unit::Use;
 
@@ -17,7 +17,7 @@ const HEAD_START: f64 = 4.0;
 /// Requests whose mean length counts as that of a conversation then.
 const NUM_MEASURED: u32 = 8;
 
-/// The share of what age finds that a trial has to find beyond it. Trials are rough: they know nothing of parts of
+/// The share of what age finds that a trial has to find beyond it. ShadowCaches are rough: they know nothing of parts of
 /// conversations, nor of prefixes that several share. Of 2,500 conversations (Mooncake, Qwen3.5-27B, 24 GiB on the
 /// device, 346 GiB of host memory) one life found 7 % more in a trial, and 7 % less in the cache.
 const LEAST_GAIN: f64 = 0.25;
@@ -27,14 +27,14 @@ const LEAST_GAIN: f64 = 0.25;
 #[derive(Clone, Debug)]
 pub(super) struct HostTrials {
     capacity: u64,
-    of: Trials<{ LIVES.len() }>,
+    of: ShadowCaches<{ LIVES.len() }>,
     num_measured: u32,
 }
 
 impl HostTrials {
     /// For a cache of `capacity` bytes.
     pub(super) fn new(capacity: u64) -> Self {
-        Self { capacity: capacity.max(1), of: Trials::default(), num_measured: 0 }
+        Self { capacity: capacity.max(1), of: ShadowCaches::default(), num_measured: 0 }
     }
 
     /// A request resumes from the one that ended as number `end`.

@@ -7,8 +7,8 @@
 use crate::error::Error;
 use crate::group::Group;
 use crate::ids::BlockId;
+use crate::learn::checkpoint_policy::CheckpointPlan;
 use crate::learn::{Reason, ResumePoint};
-use crate::rules::checkpoint_policy::CheckpointPlan;
 use crate::rules::vllm::{Call, KvCacheManager, ManagerConfig, RequestProgress};
 use crate::store::{EvictionOrder, Store};
 
@@ -61,7 +61,7 @@ impl<S: Store> KvCacheManager<S> {
             self.plan_checkpoints(row, progress.num_prompt, start);
         }
         let mut plan = self.engine.requests.rows[row].rest.trail.plan();
-        // The one at `start` is taken when the step that is asked for writes on.
+        // The checkpoint at `start` is taken when the step at hand writes on.
         let is_due = progress.num_computed > 0 && rules.next(&plan, start - 1) == Some(start);
         plan.num_taken += u32::from(is_due);
         let next = rules.next(&plan, start).filter(|&stop| stop <= most);
@@ -232,7 +232,7 @@ impl<S: Store> Call<'_, S> {
                 }
             }
             self.tables[group].moving_mut().last_kept = at;
-            // A copy that is kept apart gets its key when it is asked for.
+            // A copy that is kept apart gets its key with its block.
             if !self.group(group).keeps_apart() {
                 self.key_tail(group, state, at, false)?;
             }

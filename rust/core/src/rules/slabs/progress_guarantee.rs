@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::group::GroupBlocks;
 use crate::group::{Group, GroupKind};
 use crate::learn::ResumePoint;
-use crate::rules::keeper::Keeper;
+use crate::learn::keeper::Keeper;
 use crate::rules::vllm::{ComputedBlocks, Explained, KvCacheManager, RequestProgress};
 use crate::store::Store;
 

@@ -3,7 +3,7 @@
 
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::rules::sessions::{Hint, number_of};
+use crate::learn::sessions::{Hint, number_of};
 use crate::rules::vllm::KvCacheManager;
 use crate::store::Store;
 

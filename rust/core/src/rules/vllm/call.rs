@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::group::{Group, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::learn::Reason;
+use crate::learn::keeper::Keeper;
 use crate::prefix_index::Key;
-use crate::rules::keeper::Keeper;
 use crate::store::Store;
 use hybrid_blocks_hash::Digest;
 

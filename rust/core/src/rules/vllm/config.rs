@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::group::{GroupKind, GroupSpec};
 use crate::ids::PoolId;
 use crate::learn::Checkpoints;
-use crate::rules::checkpoint_policy::{CheckpointFormat, CheckpointPolicy};
+use crate::learn::checkpoint_policy::{CheckpointFormat, CheckpointPolicy};
 
 /// Configuration of one group.
 #[derive(Clone, Copy, Debug)]

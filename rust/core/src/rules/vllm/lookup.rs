@@ -2,11 +2,11 @@
 
 use super::KvCacheManager;
 use super::config::Lookup;
+use crate::engine::hit::HitLimit;
 use crate::engine::lookup::{Candidate, Finder};
 use crate::group::{Found, GroupBlocks};
 use crate::ids::GroupId;
-use crate::rules::hit::HitLimit;
-use crate::rules::windows::reach_of_attention;
+use crate::learn::windows::reach_of_attention;
 use crate::store::{EvictionOrder, Store};
 use hybrid_blocks_hash::Digest;
 

@@ -6,15 +6,15 @@ use super::progress::{AllocateArgs, RequestProgress, TokenCounts};
 use super::request::{NoChangeUntil, VllmRequest};
 use super::stats::KvCacheStats;
 use crate::engine::cache::Cache;
+use crate::engine::hit::HitLimit;
 use crate::engine::outbox::Outbox;
 use crate::engine::requests::Row;
 use crate::engine::{ByteSizes, CacheEvent, Engine, ReservedBytes, Residency};
 use crate::error::Error;
 use crate::group::{Group, GroupBlocks, Table};
 use crate::ids::{BlockId, GroupId, PoolId};
-use crate::rules::hit::HitLimit;
-use crate::rules::keeper::Keeper;
-use crate::rules::windows::has_places;
+use crate::learn::keeper::Keeper;
+use crate::learn::windows::has_places;
 use crate::store::{EvictionOrder, SlabStore, Slack, Store};
 use hybrid_blocks_hash::Digest;
 

@@ -1,10 +1,10 @@
 //! What the rules remember of a request.
 
 use super::progress::RequestProgress;
+use crate::engine::hit::HitLimit;
 use crate::engine::requests::RequestState;
 use crate::learn::CheckpointTrail;
-use crate::rules::hit::HitLimit;
-use crate::rules::traffic::Shared;
+use crate::learn::traffic::Shared;
 
 /// Marks the requests of these rules. Each call brings their progress; a step reads how far they
 /// can continue without a change.

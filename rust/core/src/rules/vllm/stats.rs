@@ -1,6 +1,6 @@
 //! [`KvCacheStats`]: what happened so far, by counts.
 
-use crate::rules::hit::HitLimit;
+use crate::engine::hit::HitLimit;
 
 /// Counts since the start. Checkpoints and forks are states, one a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

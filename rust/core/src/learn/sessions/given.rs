@@ -52,7 +52,7 @@ impl Given {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::sessions::{LeftBlock, WorthClass};
+    use crate::learn::sessions::{LeftBlock, WorthClass};
     use crate::store::SlabStore;
 
     const POOL: PoolId = PoolId(0);

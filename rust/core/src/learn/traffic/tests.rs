@@ -157,11 +157,11 @@ fn what_an_earlier_request_shares_beyond_what_is_found_makes_its_end_worth_more(
         let shared = Shared { hit: 4_000, matched: 4_000, reached: 4_000, last: Some(block) };
         for _ in 0..64 {
             traffic.on_computed(FULL, &[block], &plan);
-            (traffic.kept.found, traffic.kept.missed) = (found, 1_000.0);
+            (traffic.savings.found, traffic.savings.missed) = (found, 1_000.0);
             traffic.on_prompt(class, Some(shared), earlier, 4_000);
         }
-        // What is left behind saves so much that each of the two lasts a life only if it saves most.
-        traffic.kept.saved = 1e6 * traffic.state_tokens;
+        // The left content saves so much that each of the two lasts a life only if it saves most.
+        traffic.savings.saved = 1e6 * traffic.state_tokens;
         let worth = traffic.worth(&plan, &[4_000, 6_000], |_| None);
         worth[1] / worth[0].max(1e-9)
     };
@@ -194,7 +194,7 @@ fn where_requests_outlive_what_is_cached_few_checkpoints_are_left() {
     let mut traffic = traffic();
     let policy = CheckpointPolicy::default();
     let prompt = Prompt { num_tokens: 16_000, ..Prompt::default() };
-    // A request ends so many lives after it began.
+    // A request ends that many lives after it began.
     let mut serve = |num_requests: u32, lives: f64| {
         for _ in 0..num_requests {
             let plan = traffic.plan(&policy, prompt);

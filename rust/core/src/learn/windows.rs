@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::group::{GroupKind, GroupSpec};
     use crate::ids::{GroupId, PoolId};
-    use crate::placement::Lengths;
+    use crate::learn::places::Lengths;
 
     #[test]
     fn blocks_are_kept_before_places_and_as_far_as_the_hit() {

@@ -15,7 +15,7 @@ pub enum CheckpointFormat {
 }
 
 impl CheckpointFormat {
-    /// All formats.
+    /// All known formats.
     pub const ALL: [Self; 4] = [Self::Full, Self::Bf16, Self::Fp8, Self::Int8];
 
     /// The name that users give.

@@ -6,14 +6,14 @@ use std::collections::VecDeque;
 
 use super::checkpoint_policy::CheckpointPlan;
 use super::sessions::{
-    Draw, Given, Hint, LeftBlock, SessionEnd, Sessions, Turn, Turns, WorthClass,
+    ConversationRank, Given, Hint, LeftBlock, SessionEnd, Sessions, Turn, Turns, WorthClass,
 };
 use super::traffic::Traffic;
 use super::windows::{Needed, Places, blocks_at};
 use crate::engine::cache::Cache;
 use crate::group::{Group, Table};
 use crate::ids::BlockId;
-use crate::placement::Author;
+use crate::learn::places::Author;
 use crate::prefix_index::Key;
 use crate::store::{EvictionOrder, Store};
 use hybrid_blocks_hash::Digest;
@@ -55,7 +55,7 @@ pub(crate) struct Arriving {
     /// Earlier turns of its conversation, as far as they are remembered.
     pub(crate) num_turns: u8,
     /// Rank of the prompt's conversation; low ranks are kept when only a share fits.
-    pub(crate) draw: Draw,
+    pub(crate) rank: ConversationRank,
     /// A request that is over, and the last of the given digests up to which it is known to be shared.
     pub(crate) earlier: Option<(Author, usize)>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Departing<'a> {
     /// A number of its session, 0 if none is known.
     pub(crate) session: u64,
     /// Rank of the request's conversation.
-    pub(crate) draw: Draw,
+    pub(crate) rank: ConversationRank,
 }
 
 impl Departing<'_> {
@@ -124,14 +124,14 @@ impl Keeper {
         if !self.knows_turns() {
             return Arriving::default();
         }
-        let Turn { num_earlier, after, draw, shared } =
+        let Turn { num_earlier, after, rank, shared } =
             self.sessions.turns.on_arrival(session, digests);
         if let Some(end) = after {
-            self.sessions.residents.on_return(end, num_tokens);
+            self.sessions.kept_share.on_return(end, num_tokens);
         }
         Arriving {
             num_turns: num_earlier,
-            draw: draw.unwrap_or_else(|| self.sessions.residents.draw()),
+            rank: rank.unwrap_or_else(|| self.sessions.kept_share.rank()),
             earlier: shared.and_then(|(end, at)| Some((self.author(end)?, at))),
         }
     }
@@ -171,7 +171,7 @@ impl Keeper {
             self.authors.pop_front();
         }
         self.authors.push_back(visit.plan.author());
-        let end = self.sessions.turns.on_end(visit.class, visit.session, visit.draw, digests);
+        let end = self.sessions.turns.on_end(visit.class, visit.session, visit.rank, digests);
         if self.traffic.pressure.now() <= 0.0 {
             self.sessions.turns.share_none_so_far();
         }
@@ -220,7 +220,7 @@ impl Keeper {
         let lives = if is_over { self.lives(visit) } else { self.lives(visit).max(1.0) };
         let worth = self.score_checkpoints(cache, visit, lengths, (lives, is_over));
         if let Some((end, left)) = end.zip(self.traffic.left_by(visit.num_computed, lengths)) {
-            self.sessions.residents.on_end(end, visit.draw, left, self.traffic.cached_tokens());
+            self.sessions.kept_share.on_end(end, visit.rank, left, self.traffic.cached_tokens());
         }
         // A preempted request may soon continue, and states kept without a plan may need all attention.
         let is_planned = self.traffic.counted().is_some() && visit.plan.prompt_tokens > 0;
@@ -477,7 +477,7 @@ impl Keeper {
         if self.is_hinted && visit.class.hint() != Hint::None {
             hinted_lives(&self.sessions.turns, visit.class)
         } else {
-            self.sessions.residents.lives(visit.draw)
+            self.sessions.kept_share.lives(visit.rank)
         }
     }
 

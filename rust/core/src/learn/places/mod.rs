@@ -19,6 +19,7 @@ mod departures;
 mod distances;
 mod outlook;
 mod pressure;
+mod prompt;
 #[cfg(test)]
 mod tests;
 
@@ -28,54 +29,11 @@ pub use choose::{Lengths, MAX_PLACES};
 pub use departures::Departure;
 pub use outlook::Outlook;
 pub use pressure::Pressure;
+pub use prompt::{Beginning, Prompt, PromptClass};
 
 use choose::{Demand, choose};
 use classes::Classes;
 use distances::Distances;
-
-/// A prompt whose checkpoints are to be placed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Prompt {
-    /// Tokens that it resumes from.
-    pub start: u32,
-    /// Its tokens.
-    pub num_tokens: u32,
-    /// Attention blocks of others go on up to here, but no state is there; 0 if that is not so.
-    pub branch: u32,
-    /// Prompts that left the one before it there already.
-    pub num_left: u8,
-    /// What is known of it.
-    pub class: PromptClass,
-}
-
-/// How a prompt begins. It tells how likely others resume from it, and where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Beginning {
-    /// With tokens that no prompt had before.
-    #[default]
-    Fresh,
-    /// From a checkpoint that no prompt used before: it is the next turn of a conversation.
-    Turn,
-    /// As others do: from a checkpoint that several prompts use, or from a branch.
-    Shared,
-}
-
-/// Prompts that are alike.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PromptClass {
-    /// A number of its client, or of a kind of clients; 0 if none is known.
-    pub client: u16,
-    /// How it begins.
-    pub beginning: Beginning,
-}
-
-impl PromptClass {
-    fn index(self) -> usize {
-        usize::from(self.client) * NUM_BEGINNINGS + self.beginning as usize
-    }
-}
-
-const NUM_BEGINNINGS: usize = 3;
 
 /// The checkpoints of one prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,9 +144,9 @@ impl Placement {
         Plan { lengths, end, branch }
     }
 
-    /// What a prompt's checkpoints at `lengths`, ascending, are likely to save. `again` says how likely each
-    /// is used once more by those who used it. One behind the prompt serves who goes on into the
-    /// answer.
+    /// Returns the tokens that a prompt's checkpoints at `lengths`, ascending, are likely to save. `again` is the
+    /// probability by use count that one is used once more. A checkpoint behind the prompt serves prompts that
+    /// continue into the answer.
     #[must_use]
     pub fn outlook(
         &self,

@@ -1,10 +1,10 @@
-//! [`Kept`]: what requests left behind lately, and what that is likely to save.
+//! [`Savings`]: what requests left behind lately, and what that is likely to save.
 
-use crate::placement::STEP_TOKENS;
+use crate::learn::places::STEP_TOKENS;
 
-/// What one request left behind, or all lately. Counts are tokens.
+/// Content that one request left behind, or all lately. Counts are tokens.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct Savings {
     /// Likely to be saved by what is kept.
     pub(super) saved: f64,
     /// Whose attention takes as many bytes.
@@ -13,33 +13,29 @@ pub(super) struct Kept {
     pub(super) saved_by_one: f64,
     /// Found in the cache.
     pub(super) found: f64,
-    /// Of prompts.
+    /// Tokens of prompts.
     pub(super) prompt: f64,
-    /// Generated.
+    /// Tokens that were generated.
     pub(super) generated: f64,
     /// Held in the end.
     pub(super) held: f64,
-    /// Of earlier turns that were recognized, not found.
+    /// Tokens of earlier turns that were recognized but not found.
     pub(super) missed: f64,
-    /// Requests.
+    /// Number of requests.
     pub(super) num_requests: f64,
 }
 
 /// Prompts find little if they find no more than this share.
-///
-/// Seats that take turns (300 requests, 16 at once) then find 55 instead of 38 % with Nemotron-H-8B in 4 GiB. With
-/// Granite-4.0-H-Small in 3 GiB they find 29 instead of 9 %. Mooncake's first 2,500 requests find 0.8 to 2.0 points more
-/// at 5 % of an unbounded cache, and 0.4 fewer at 10 %. Without a limit, generated conversations lose 1.5 points at 10 %
-/// (Qwen3.5-27B).
-const LITTLE: f64 = 1.0 / 12.0;
+/// Then their earlier turns, recognized without their content, say better where they continue.
+const LOW_HIT_SHARE: f64 = 1.0 / 12.0;
 
 /// Conversations lose much if what they miss of their earlier turns is more than this share of all prompts.
-const MUCH: f64 = 0.4;
+const HIGH_MISS_SHARE: f64 = 0.4;
 
 /// Prompts find most of what they repeat if that is more than this many times what they miss of earlier turns.
-const MOST: f64 = 3.0;
+const DOMINANCE: f64 = 3.0;
 
-impl Kept {
+impl Savings {
     /// Requests after which what older ones left behind counts half.
     const MEMORY: f64 = 64.0;
 
@@ -76,12 +72,12 @@ impl Kept {
 
     /// Whether prompts find so little that what they find says little of where they go on.
     pub(super) fn finds_little(&self) -> bool {
-        self.found < LITTLE * self.prompt
+        self.found < LOW_HIT_SHARE * self.prompt
     }
 
     /// Whether prompts find most of what they repeat.
     pub(super) fn finds_most(&self) -> bool {
-        self.found > MOST * self.missed
+        self.found > DOMINANCE * self.missed
     }
 
     /// Whether prompts find more of what they repeat than they miss of earlier turns.
@@ -91,7 +87,7 @@ impl Kept {
 
     /// Whether conversations come back, and find next to nothing of what their earlier turns computed.
     pub(super) fn loses_turns(&self) -> bool {
-        self.finds_little() && self.missed > MUCH * self.prompt
+        self.finds_little() && self.missed > HIGH_MISS_SHARE * self.prompt
     }
 
     /// Whether requests save more time by a checkpoint that lasts than they lose by its room.
@@ -112,33 +108,35 @@ mod tests {
 
     #[test]
     fn what_requests_left_behind_counts_half_after_64_more() {
-        let one = Kept { saved: 1.0, bytes: 1.0, num_requests: 1.0, ..Kept::default() };
-        let mut kept = Kept::default();
+        let one = Savings { saved: 1.0, bytes: 1.0, num_requests: 1.0, ..Savings::default() };
+        let mut kept = Savings::default();
         (0..65).for_each(|_| kept.add(one));
         assert_eq!((kept.num_requests, kept.saved, kept.bytes), (32.5, 32.5, 32.5));
-        (0..31).for_each(|_| kept.add(Kept { saved: 0.0, ..one }));
+        (0..31).for_each(|_| kept.add(Savings { saved: 0.0, ..one }));
         assert_eq!((kept.saved, kept.bytes), (32.5, 63.5));
         assert!((kept.mean() - 32.5 / 63.5).abs() < 1e-9);
     }
 
     #[test]
     fn a_checkpoint_is_worth_room_where_it_saves_more_than_fewer_at_once_cost() {
-        let chat = Kept {
+        let chat = Savings {
             saved_by_one: 4_000.0,
             prompt: 8_000.0,
             generated: 200.0,
             held: 8_200.0,
             num_requests: 1.0,
-            ..Kept::default()
+            ..Savings::default()
         };
-        assert!(!Kept::default().is_worth_room(8.0, 2_400.0), "nothing is known");
+        assert!(!Savings::default().is_worth_room(8.0, 2_400.0), "nothing is known");
         assert!(chat.is_worth_room(8.0, 2_400.0));
-        let mut many = Kept::default();
+        let mut many = Savings::default();
         (0..50).for_each(|_| many.add(chat));
         assert!(many.is_worth_room(8.0, 2_400.0), "50 requests are as one");
         assert!(!many.is_worth_room(8.0, 24_000.0));
         assert!(!chat.is_worth_room(8.0, 24_000.0));
-        assert!(!Kept { saved_by_one: 100.0, ..chat }.is_worth_room(8.0, 2_400.0));
-        assert!(!Kept { generated: 20_000.0, held: 28_000.0, ..chat }.is_worth_room(8.0, 24_000.0));
+        assert!(!Savings { saved_by_one: 100.0, ..chat }.is_worth_room(8.0, 2_400.0));
+        assert!(
+            !Savings { generated: 20_000.0, held: 28_000.0, ..chat }.is_worth_room(8.0, 24_000.0)
+        );
     }
 }

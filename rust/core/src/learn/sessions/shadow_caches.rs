@@ -1,4 +1,4 @@
-//! [`Trials`]: what caches of whole conversations would find beside the real one, each by another rule.
+//! [`ShadowCaches`]: what caches of whole conversations would find beside the real one, each by another rule.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use rustc_hash::FxHashMap;
 /// Requests after which what was found counts `1 / e`.
 pub(super) const MEMORY: f64 = 1024.0;
 
-/// Conversations that a trial remembers, at most.
+/// Conversations that a cache remembers, at most.
 const MOST_KEPT: usize = 1 << 16;
 
 /// The content of a conversation, from its latest request.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
-    /// What it takes, in the unit of the capacity.
+    /// Bytes of the content, in the unit of the capacity.
     pub bytes: u64,
     /// Tokens that its next turn would find.
     pub num_tokens: u32,
@@ -21,7 +21,7 @@ pub struct Kept {
 
 /// A memory of whole conversations: of each what its latest request left, as one thing.
 #[derive(Clone, Debug, Default)]
-struct Trial {
+struct ShadowCache {
     /// By priority, which is of no other.
     by_priority: BTreeMap<u64, u64>,
     /// By the number of the request that ended.
@@ -33,7 +33,7 @@ struct Trial {
     found: f64,
 }
 
-impl Trial {
+impl ShadowCache {
     fn take(&mut self, end: u64) -> Option<Kept> {
         let (priority, kept) = self.of.remove(&end)?;
         self.by_priority.remove(&priority);
@@ -55,25 +55,25 @@ impl Trial {
 
 /// As many memories as rules are tried; the first one's rule is believed until another finds more.
 #[derive(Clone, Debug)]
-pub struct Trials<const N: usize> {
-    of: [Trial; N],
+pub struct ShadowCaches<const N: usize> {
+    of: [ShadowCache; N],
 }
 
-impl<const N: usize> Default for Trials<N> {
+impl<const N: usize> Default for ShadowCaches<N> {
     fn default() -> Self {
-        Self { of: std::array::from_fn(|_| Trial::default()) }
+        Self { of: std::array::from_fn(|_| ShadowCache::default()) }
     }
 }
 
-impl<const N: usize> Trials<N> {
+impl<const N: usize> ShadowCaches<N> {
     /// A request resumes from the one that ended as number `end`.
     pub fn on_return(&mut self, end: u64) {
-        for trial in &mut self.of {
-            trial.found += trial.take(end).map_or(0.0, |kept| f64::from(kept.num_tokens));
+        for cache in &mut self.of {
+            cache.found += cache.take(end).map_or(0.0, |kept| f64::from(kept.num_tokens));
         }
     }
 
-    /// The request that is number `end` ended, beside a capacity in the unit of `kept.bytes`. `priority`, of a trial
+    /// The request that is number `end` ended, beside a capacity in the unit of `kept.bytes`. `priority`, of a cache
     /// and its lives so far, is of no other end; the lowest is evicted first.
     pub fn on_end(
         &mut self,
@@ -82,30 +82,30 @@ impl<const N: usize> Trials<N> {
         capacity: u64,
         priority: impl Fn(usize, f64) -> u64,
     ) {
-        for (at, trial) in self.of.iter_mut().enumerate() {
-            trial.found *= 1.0 - 1.0 / MEMORY;
-            trial.keep(end, kept, priority(at, trial.lives), capacity);
+        for (at, cache) in self.of.iter_mut().enumerate() {
+            cache.found *= 1.0 - 1.0 / MEMORY;
+            cache.keep(end, kept, priority(at, cache.lives), capacity);
         }
     }
 
-    /// Counts tokens as found by one trial: how far it is ahead before anything is known.
-    pub fn favour(&mut self, trial: usize, num_tokens: f64) {
-        self.of[trial].found += num_tokens;
+    /// Counts tokens as found by one cache: how far it is ahead before anything is known.
+    pub fn favour(&mut self, cache: usize, num_tokens: f64) {
+        self.of[cache].found += num_tokens;
     }
 
-    /// Tokens that a trial found, lately.
+    /// Tokens that a cache found, lately.
     #[must_use]
-    pub fn found(&self, trial: usize) -> f64 {
-        self.of[trial].found
+    pub fn found(&self, cache: usize) -> f64 {
+        self.of[cache].found
     }
 
-    /// The trial that found most; the first one, unless it found less by a share `least_gain` of its own.
+    /// The cache that found most; the first one, unless it found less by a share `least_gain` of its own.
     #[must_use]
     pub fn best(&self, least_gain: f64) -> usize {
         let mut best = (0, (1.0 + least_gain) * self.of[0].found);
-        for (at, trial) in self.of.iter().enumerate() {
-            if trial.found > best.1 {
-                best = (at, trial.found);
+        for (at, cache) in self.of.iter().enumerate() {
+            if cache.found > best.1 {
+                best = (at, cache.found);
             }
         }
         best.0
@@ -118,26 +118,26 @@ mod tests {
 
     #[test]
     fn a_trial_keeps_no_more_than_fits() {
-        let mut trials = Trials::<2>::default();
+        let mut caches = ShadowCaches::<2>::default();
         for end in 1..300 {
             let kept = Kept { bytes: end % 60, num_tokens: 1 };
-            trials.on_end(end, kept, 100, |at, _| if at == 0 { end } else { u64::MAX - end });
-            for trial in &trials.of {
-                let bytes: u64 = trial.of.values().map(|(_, kept)| kept.bytes).sum();
-                assert_eq!((bytes, trial.by_priority.len()), (trial.bytes, trial.of.len()));
+            caches.on_end(end, kept, 100, |at, _| if at == 0 { end } else { u64::MAX - end });
+            for cache in &caches.of {
+                let bytes: u64 = cache.of.values().map(|(_, kept)| kept.bytes).sum();
+                assert_eq!((bytes, cache.by_priority.len()), (cache.bytes, cache.of.len()));
                 assert!(bytes <= 100);
             }
         }
-        assert!(trials.of[0].of.contains_key(&299));
-        trials.on_return(299);
-        assert!(trials.of.iter().all(|trial| !trial.of.contains_key(&299)), "a return counts once");
+        assert!(caches.of[0].of.contains_key(&299));
+        caches.on_return(299);
+        assert!(caches.of.iter().all(|cache| !cache.of.contains_key(&299)), "a return counts once");
     }
 
     #[test]
     fn the_first_is_believed_until_another_finds_enough_more() {
-        let mut trials = Trials::<2>::default();
-        trials.favour(0, 100.0);
-        trials.favour(1, 120.0);
-        assert_eq!((trials.best(0.25), trials.best(0.1)), (0, 1));
+        let mut caches = ShadowCaches::<2>::default();
+        caches.favour(0, 100.0);
+        caches.favour(1, 120.0);
+        assert_eq!((caches.best(0.25), caches.best(0.1)), (0, 1));
     }
 }

@@ -5,7 +5,7 @@ use std::hash::Hasher;
 
 use rustc_hash::FxHasher;
 
-use super::residents::Draw;
+use super::kept_share::ConversationRank;
 use super::worth::WorthClass;
 use hybrid_blocks_hash::Digest;
 
@@ -23,7 +23,7 @@ struct Place {
     /// The number of the request that ended there.
     end: u64,
     class: WorthClass,
-    draw: Draw,
+    rank: ConversationRank,
     is_used: bool,
     /// Whether a prompt shared it, whatever its session was.
     is_shared: bool,
@@ -34,12 +34,12 @@ struct Place {
 pub(super) struct Earlier {
     pub(super) end: u64,
     pub(super) class: WorthClass,
-    pub(super) draw: Draw,
+    pub(super) rank: ConversationRank,
     /// Whether no prompt continued it before.
     pub(super) is_first: bool,
 }
 
-/// What is remembered of the requests that a prompt continues.
+/// Record of the requests that a prompt continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
     /// The request of its session, else the one that ended at the last of its digests that is remembered.
@@ -74,14 +74,19 @@ impl Returns {
     }
 
     /// The request of `class` that is number `end` ended, and the next turn may resume from what `tag` names.
-    pub(super) fn insert(&mut self, tag: u64, (class, draw): (WorthClass, Draw), end: u64) {
+    pub(super) fn insert(
+        &mut self,
+        tag: u64,
+        (class, rank): (WorthClass, ConversationRank),
+        end: u64,
+    ) {
         let bucket = self.bucket(tag);
         let known = bucket.iter().position(|place| place.tag == tag).unwrap_or(NUM_PLACES - 1);
         bucket[..=known].rotate_right(1);
-        bucket[0] = Place { tag, end, class, draw, ..Place::default() };
+        bucket[0] = Place { tag, end, class, rank, ..Place::default() };
     }
 
-    /// What ended at `tag`, and was not gone on from, is of another class.
+    /// Sets the class of the request that ended at `tag` and was not resumed.
     pub(super) fn reclass(&mut self, tag: u64, class: WorthClass) {
         let place = self.bucket(tag).iter_mut().find(|place| place.tag == tag);
         if let Some(place) = place.filter(|place| !place.is_used) {
@@ -109,8 +114,8 @@ impl Returns {
         let earlier = named.or(last.map(|(_, tag)| tag)).and_then(|tag| {
             let place = self.find(tag)?;
             let is_first = !std::mem::replace(&mut place.is_used, true);
-            let &mut Place { end, class, draw, .. } = place;
-            Some(Earlier { end, class, draw, is_first })
+            let &mut Place { end, class, rank, .. } = place;
+            Some(Earlier { end, class, rank, is_first })
         });
         Taken { earlier, shared }
     }
@@ -119,9 +124,9 @@ impl Returns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::sessions::Hint;
+    use crate::learn::sessions::Hint;
 
-    const DRAW: Draw = Draw::ANY;
+    const DRAW: ConversationRank = ConversationRank::ANY;
 
     #[test]
     fn the_first_request_that_goes_on_from_a_place_is_told_apart() {
@@ -131,7 +136,7 @@ mod tests {
         returns.insert(tag_of(&digest(2)), (class, DRAW), 9);
         let path = [1, 2, 3].map(digest);
         assert_eq!(returns.take(0, &path[..1], 0).earlier, None);
-        let earlier = |is_first| Some(Earlier { end: 9, class, draw: DRAW, is_first });
+        let earlier = |is_first| Some(Earlier { end: 9, class, rank: DRAW, is_first });
         assert_eq!(returns.take(0, &path, 0).earlier, earlier(true));
         assert_eq!(returns.take(0, &path, 0).earlier, earlier(false));
     }
@@ -172,7 +177,7 @@ mod tests {
         let mut returns = Returns::default();
         returns.insert(77, (first, DRAW), 1);
         returns.reclass(77, second);
-        let earlier = |is_first| Some(Earlier { end: 1, class: second, draw: DRAW, is_first });
+        let earlier = |is_first| Some(Earlier { end: 1, class: second, rank: DRAW, is_first });
         assert_eq!(returns.take(77, &[], 0).earlier, earlier(true));
         returns.reclass(77, first);
         assert_eq!(returns.take(77, &[], 0).earlier, earlier(false), "it was used");
@@ -186,7 +191,7 @@ mod tests {
         assert_eq!(returns.take(78, &[], 0).earlier, None);
         assert_eq!(
             returns.take(77, &[], 0).earlier,
-            Some(Earlier { end: 1, class, draw: DRAW, is_first: true })
+            Some(Earlier { end: 1, class, rank: DRAW, is_first: true })
         );
     }
 }

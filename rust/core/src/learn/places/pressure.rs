@@ -6,9 +6,8 @@ use std::f64::consts::LN_2;
 /// cached would count as many lives.
 const LEAST_CACHED: f64 = 1.0 / 64.0;
 
-/// Lives over which late hits are counted. With one, the rules forget another load sooner. The
-/// generated load `documents` at 5 % of an unbounded cache then finds 90 % of what its best fixed
-/// placement finds; with three it finds 96 %.
+/// Lives over which late hits are counted. With one life, the rules
+/// forget another load sooner, but documents that share a long prefix lose hits.
 const LIVES: f64 = 3.0;
 
 /// A clock that runs with evictions, and what bytes are worth. While nothing is evicted, the clock
@@ -28,7 +27,7 @@ pub struct Pressure {
     now: f64,
     /// Tokens saved a life by content in the second half of its own, lately.
     saved_late: f64,
-    /// What a single hit has most of them.
+    /// Largest part of a single hit in them.
     largest_late: f64,
 }
 
@@ -82,9 +81,8 @@ impl Pressure {
     /// longer by `1 / C`, where `C` tokens are cached. Let hits fall with age as `1 / age`. Those
     /// in the second half of a life then save `ln 2` of a whole life with the hits of its end.
     ///
-    /// The largest hit is left out: one is no evidence. Of 150 requests of coding agents, four at a time in 24 GiB
-    /// (Qwen3.5-27B), a single late one of 100,000 tokens made bytes dear for lives: 94.1 % of the
-    /// prompt tokens were found, 94.4 % without it.
+    /// The largest hit is left out: one is no evidence, and a single late hit of a long prompt would make
+    /// bytes dear for lives.
     #[must_use]
     pub fn price(&self) -> f64 {
         let saved = (self.saved_late - self.largest_late) / LN_2;

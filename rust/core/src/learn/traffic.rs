@@ -1,38 +1,38 @@
 //! [`Traffic`]: learns where requests continue each other, and so where they leave checkpoints.
 //! Every set of rules tells it what it sees.
 
-mod kept;
+mod savings;
 
-use super::checkpoint_history::CheckpointHistory;
 use super::checkpoint_policy::{CheckpointPlan, CheckpointPolicy};
-use super::hit::HitLimit;
+use super::history::CheckpointHistory;
 use super::sessions::Kept as Left;
 use crate::engine::cache::Cache;
+use crate::engine::hit::HitLimit;
 use crate::group::{Group, GroupKind};
 use crate::ids::{BlockId, PoolId};
-use crate::placement::{
+use crate::learn::places::{
     Author, Authors, Beginning, Lengths, Placement, Pressure, Prompt, PromptClass,
 };
 use crate::pool::BlockStates;
 use crate::store::{EvictionOrder, Store};
 use hybrid_blocks_hash::Digest;
-use kept::Kept;
+use savings::Savings;
 
-/// What was seen so far.
+/// Counts of the traffic so far.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     placement: Placement,
-    /// Of the blocks of the first group of full attention, which tell how far prompts share.
+    /// Authors of the blocks in the first group of full attention, which tell how far prompts share.
     authors: Authors,
     first_full: Option<usize>,
     pub(crate) pressure: Pressure,
-    /// Of the checkpoints of the counted group, which stand for those of all.
+    /// Uses of the checkpoints of the counted group, which stand for those of all.
     pub(crate) history: CheckpointHistory,
     /// The first recurrent group, else the first one whose windows are checkpoints.
     counted: Option<usize>,
     /// Tokens whose attention blocks take as many bytes as one checkpoint.
     state_tokens: f64,
-    /// What the length of a hit is a multiple of.
+    /// Tokens that divide the length of each hit.
     alignment: u32,
     /// Tokens of the longest window, where checkpoints are windows alone; else 0.
     window: u32,
@@ -41,7 +41,7 @@ pub(crate) struct Traffic {
     /// Slabs' worth of blocks evicted, and cached, when that was last looked at.
     slabs_evicted: f64,
     slabs_cached: f64,
-    kept: Kept,
+    savings: Savings,
     /// The share of requests lately that ended within a life: what they left meanwhile was still there.
     survival: f64,
 }
@@ -96,12 +96,12 @@ impl Traffic {
             window: window.max().unwrap_or(0),
             slabs_evicted: 0.0,
             slabs_cached: 0.0,
-            kept: Kept::default(),
+            savings: Savings::default(),
             survival: 1.0,
         }
     }
 
-    /// What the length of a hit is a multiple of.
+    /// Returns the tokens that divide the length of each hit.
     pub(crate) fn alignment(&self) -> u32 {
         self.alignment
     }
@@ -150,16 +150,12 @@ impl Traffic {
     /// saves something only if it outlives its request, so that its bytes have to save more by as much. And
     /// where nothing lasts, nothing is hit late: bytes save there what they save in the mean.
     ///
-    /// Both together, at level `natural` and with 16 requests at once (Qwen3.5-27B, 500 requests): generated
-    /// agents in 12 GiB 7.9 -> 12.3 % of the prompt tokens, tools in 8 GiB 7.4 -> 11.2 %.
-    ///
-    /// Nor is there a late hit where conversations come back and find next to nothing, be it because each of their
-    /// requests leaves several checkpoints. 16 seats that take turns with Nemotron-H-8B find 1.8 -> 20.6 % in 3.2 GiB
-    /// and 55 -> 58 % in 4 GiB, with Granite-4.0-H-Small in 3 GiB 29 -> 43 %.
+    /// Conversations that come back and find next to nothing have no late hit either, be it because each of their
+    /// requests leaves several checkpoints.
     fn price(&self) -> f64 {
-        let loses_turns = self.window == 0 && self.kept.loses_turns();
+        let loses_turns = self.window == 0 && self.savings.loses_turns();
         let lost = if loses_turns { 1.0 } else { 1.0 - self.survival };
-        let least = lost * self.kept.mean();
+        let least = lost * self.savings.mean();
         self.pressure.price().max(least) / self.survival.max(LEAST_SURVIVAL)
     }
 
@@ -245,18 +241,15 @@ impl Traffic {
     ///
     /// Where attention beyond `shared` was evicted, the earlier request tells what prompts share, and so what checkpoints
     /// are worth. Their places are those that are found: under pressure a shorter checkpoint still serves when the end of
-    /// a prompt is evicted. 16 seats of Qwen3.5-27B that take turns, two at a time in 10 GiB, find 71 instead of 52 %.
-    /// Where prompts find less than they miss, ends do not last, and what is found counts: with Nemotron-H-8B in 3.2 GiB
-    /// 16 seats find 14 instead of 21 % without this limit.
-    /// With places by what is shared, too, four models lose 4 to 7 points with generated agents, 16 at a time in 5 % of
-    /// an unbounded cache.
+    /// a prompt is evicted.
+    /// Where prompts find less than they miss, ends do not last, and what is found counts. Places by what is shared
+    /// would lose hits of agents.
     ///
     /// Where `shared` is not known, the earlier request teaches only if little is found. Prompts that come back late, when
     /// nothing is left of what they need, would count like others.
     ///
-    /// Windows are neither placed nor valued by the earlier request: what outlives the end of a prompt is an earlier
-    /// window. Over capacity, 16 seats of gpt-oss-20b find 23 instead of 48 % if they are valued so, and in 2 GiB 42
-    /// instead of 59 % if placed.
+    /// Windows are neither placed nor valued by the earlier request: an earlier window outlives the end of a
+    /// prompt.
     pub(crate) fn on_prompt(
         &mut self,
         class: PromptClass,
@@ -265,7 +258,7 @@ impl Traffic {
         start: u32,
     ) {
         if let Some((_, length)) = earlier {
-            self.kept.missed += f64::from(length.saturating_sub(start));
+            self.savings.missed += f64::from(length.saturating_sub(start));
         }
         let found = shared.and_then(|shared| {
             let Shared { hit, matched, reached, last } = shared;
@@ -276,9 +269,9 @@ impl Traffic {
             |(author, length): (Author, u32), hit| author.left(length, hit, self.alignment, None);
         let evicted = earlier.zip(shared).filter(|((_, length), shared)| *length > shared.reached);
         let shared = evicted
-            .filter(|_| self.kept.finds_more())
+            .filter(|_| self.savings.finds_more())
             .map(|(earlier, shared)| left(earlier, shared.hit));
-        let earlier = earlier.filter(|_| self.kept.finds_little());
+        let earlier = earlier.filter(|_| self.savings.finds_little());
         let found = found.or_else(|| earlier.map(|earlier| left(earlier, earlier.1)));
         self.placement.on_prompt(class, found, shared.or(found));
     }
@@ -315,12 +308,11 @@ impl Traffic {
     /// else what followed was evicted, or how far it follows them is not known.
     ///
     /// Where conversations find most of what they repeat, only those who leave count as uses. Else the first window of a
-    /// conversation from which it resumed twice would be worth more than its newer ones for good: 16 seats of
-    /// Gemma-4-31B in 28 GiB found 71.5 in place of 76.1 % (vLLM's manager: 76.4 %). Where they find less, such a
-    /// window is what lasts: 16 seats of gpt-oss-20b in 1.7 GiB found 42 in place of 48 %.
+    /// conversation from which it resumed twice would be worth more than its newer ones for good. Where
+    /// they find less, only such a window lasts.
     pub(crate) fn on_used(&mut self, block: BlockId, num_tokens: u32, leaves: bool) {
         self.pressure.on_hit(self.history.last_used(block), f64::from(num_tokens));
-        if leaves || !self.kept.finds_most() {
+        if leaves || !self.savings.finds_most() {
             self.history.resume(block);
         }
     }
@@ -340,7 +332,7 @@ impl Traffic {
         let (placement, none) = (&self.placement, vec![0.0; lengths.len()]);
         let saved = placement.outlook(plan.class, plan.prompt_tokens, lengths, &none).saved(own);
         let states = self.num_checkpoints(start, &lengths[own..]) * self.state_tokens;
-        self.kept.add(Kept {
+        self.savings.add(Savings {
             saved,
             bytes: f64::from(num_tokens.saturating_sub(start)) + states,
             saved_by_one: self.saved_by_one(plan, start, num_tokens),
@@ -353,8 +345,8 @@ impl Traffic {
         });
     }
 
-    /// What the next turn needs of a request of `num_tokens` tokens that leaves checkpoints at `lengths`, ascending,
-    /// in tokens of attention; `None` while nothing is evicted. Shorter checkpoints go first.
+    /// Returns the content that the next turn needs of a request of `num_tokens` tokens with checkpoints at
+    /// `lengths`, ascending, in tokens of attention. `None` while nothing is evicted. Shorter checkpoints go first.
     pub(crate) fn left_by(&self, num_tokens: u32, lengths: &[u32]) -> Option<Left> {
         let state = if lengths.is_empty() { 0.0 } else { self.state_tokens };
         let num_found = lengths.last().copied().unwrap_or(num_tokens);
@@ -398,12 +390,12 @@ impl Traffic {
 
     /// Whether each of `num_running` requests is to have room for a checkpoint beside it, rather than more run.
     pub(crate) fn leaves_room(&self, num_running: usize) -> bool {
-        self.kept.is_worth_room(num_running as f64, self.state_tokens)
+        self.savings.is_worth_room(num_running as f64, self.state_tokens)
     }
 
-    /// What each checkpoint of a request of `plan` at `lengths`, ascending, is worth beside the rest of what
-    /// requests leave, at most 1: the tokens that it is likely to save for its bytes. `block` says
-    /// which one is at a length.
+    /// Returns the worth of each checkpoint of a request of `plan` at `lengths`, ascending, next to all other
+    /// content, at most 1. Worth is the tokens that a checkpoint is likely to save for its bytes. `block` is the one
+    /// at a length.
     pub(crate) fn worth(
         &self,
         plan: &CheckpointPlan,
@@ -419,11 +411,10 @@ impl Traffic {
         if self.window > 0 {
             outlook = outlook.of_windows(self.window, lengths);
         }
-        let mean = self.kept.mean() * self.state_tokens;
+        let mean = self.savings.mean() * self.state_tokens;
         let values = outlook.values();
         // Windows of one request replace each other, whatever others save. Of those that are worth a life, the best one
-        // outlives the rest, so that many requests keep one each where some would keep all. Generated loads (gpt-oss-20b
-        // and Gemma-3-27B, 500 requests, 5 to 20 % of an unbounded cache) find 1.3 points more.
+        // outlives the rest, so that many requests keep one each where some would keep all.
         let best = values.iter().copied().fold(0.0, f64::max);
         let beside = |value| if self.window > 0 && best > 0.0 { value / best } else { 1.0 };
         let worth = |value| if value < mean { value / mean } else { 1.0 };

@@ -13,7 +13,7 @@ use crate::ids::{BlockId, PoolId};
 pub(crate) struct LeftBlock {
     pub(crate) pool: PoolId,
     pub(crate) block: BlockId,
-    /// What it is worth beside content of mean worth, as when the request ended.
+    /// Worth next to content of mean worth, as when the request ended.
     pub(crate) worth: f64,
     /// The priority that it got. While it has it, no other request took or used the block.
     pub(crate) priority: u64,

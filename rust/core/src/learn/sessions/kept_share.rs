@@ -1,6 +1,6 @@
-//! [`Residents`]: the conversations that are kept where age alone would keep none until it goes on.
+//! [`KeptShare`]: the conversations that are kept where age alone would keep none until it goes on.
 
-use super::trials::{Kept, MEMORY, Trials};
+use super::shadow_caches::{Kept, MEMORY, ShadowCaches};
 
 /// Shares of all conversations that are kept, one trial each. Where conversations take turns, and all together are
 /// larger than the memory, age drops each just before it goes on.
@@ -10,7 +10,7 @@ const SHARES: [f64; 5] = [1.0, 0.75, 0.5, 0.25, 0.125];
 /// too early: a life also counts parts of conversations, such as old windows.
 const LIVES: f64 = 4.0;
 
-/// A trial is believed that finds this many times what age finds, and stays believed at the second number. Trials are
+/// A trial is believed that finds this many times what age finds, and stays believed at the second number. Shadow caches are
 /// rough: they know nothing of parts of conversations, nor of prefixes that several share.
 const LEAST_GAIN: f64 = 2.0;
 const LEAST_GAIN_TO_STAY: f64 = 1.5;
@@ -24,18 +24,18 @@ const LEAST_FOUND: f64 = 0.9;
 /// Age starts as if it had found this many conversations more.
 const HEAD_START: f64 = 8.0;
 
-/// Those are as long as this many first requests in the mean.
+/// The mean length of a conversation is measured on this many first requests.
 const NUM_MEASURED: u32 = 8;
 
 /// Parts of a life that the priority in a trial tells apart, and bits below them: ends, of the same part.
 const PARTS_A_LIFE: f64 = 65_536.0;
 const END_BITS: u32 = 32;
 
-/// Where a conversation stands among all: those of the lowest draws are kept.
+/// Where a conversation stands among all: those of the lowest ranks are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Draw(u8);
+pub struct ConversationRank(u8);
 
-impl Draw {
+impl ConversationRank {
     /// Kept, whatever the share is.
     pub const ANY: Self = Self(0);
 
@@ -44,47 +44,47 @@ impl Draw {
     }
 }
 
-/// Which conversations are kept, by trials beside the cache.
+/// Which conversations are kept, by shadow caches.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Residents {
-    trials: Trials<{ SHARES.len() }>,
-    num_drawn: u64,
+pub(crate) struct KeptShare {
+    shadows: ShadowCaches<{ SHARES.len() }>,
+    num_ranked: u64,
     num_measured: u32,
     /// Tokens by which age is ahead, less and less.
     ahead: f64,
     /// Tokens that the cache itself found, lately.
     found: f64,
-    /// What it had found when age was left.
+    /// Tokens that it had found when age was left.
     found_by_age: f64,
     /// The trial that is believed.
     chosen: usize,
 }
 
-impl Residents {
+impl KeptShare {
     /// For a conversation that is new. Any few that follow each other are spread evenly.
-    pub(crate) fn draw(&mut self) -> Draw {
-        self.num_drawn += 1;
-        let golden = self.num_drawn.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Draw((golden >> 56) as u8)
+    pub(crate) fn rank(&mut self) -> ConversationRank {
+        self.num_ranked += 1;
+        let golden = self.num_ranked.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ConversationRank((golden >> 56) as u8)
     }
 
     /// A request continues the one that ended as number `end`, and found `num_tokens` in the cache.
     pub(crate) fn on_return(&mut self, end: u64, num_tokens: u32) {
-        self.trials.on_return(end);
+        self.shadows.on_return(end);
         self.found += f64::from(num_tokens);
     }
 
     /// The request that is number `end` ended, where the cache holds `capacity`, in the unit of `kept.bytes`.
-    pub(crate) fn on_end(&mut self, end: u64, draw: Draw, kept: Kept, capacity: u64) {
+    pub(crate) fn on_end(&mut self, end: u64, rank: ConversationRank, kept: Kept, capacity: u64) {
         if self.num_measured < NUM_MEASURED {
             self.num_measured += 1;
             self.ahead += HEAD_START / f64::from(NUM_MEASURED) * f64::from(kept.num_tokens);
         }
         self.ahead *= 1.0 - 1.0 / MEMORY;
         self.found *= 1.0 - 1.0 / MEMORY;
-        self.trials.on_end(end, kept, capacity, |trial, lives| {
+        self.shadows.on_end(end, kept, capacity, |trial, lives| {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-            let parts = ((lives + lives_of(SHARES[trial], draw)) * PARTS_A_LIFE) as u64;
+            let parts = ((lives + lives_of(SHARES[trial], rank)) * PARTS_A_LIFE) as u64;
             parts << END_BITS | end & ((1 << END_BITS) - 1)
         });
         self.chosen = self.choose();
@@ -92,17 +92,17 @@ impl Residents {
 
     /// By age, the cache itself shows what age finds, and at least what its trial does.
     fn choose(&mut self) -> usize {
-        let (by_age, best) = (self.trials.found(0), self.trials.best(0.0));
+        let (by_age, best) = (self.shadows.found(0), self.shadows.best(0.0));
         if self.chosen == 0 {
             let least = LEAST_GAIN * by_age.max(self.found) + self.ahead;
             self.found_by_age = self.found;
-            return if self.trials.found(best) > least { best } else { 0 };
+            return if self.shadows.found(best) > least { best } else { 0 };
         }
-        let own = self.trials.found(self.chosen);
+        let own = self.shadows.found(self.chosen);
         let least = (LEAST_FOUND * self.found_by_age).max(by_age - self.ahead);
         if own < LEAST_GAIN_TO_STAY * by_age || self.found < least {
             0
-        } else if self.trials.found(best) > LEAST_GAIN_TO_CHANGE * own {
+        } else if self.shadows.found(best) > LEAST_GAIN_TO_CHANGE * own {
             best
         } else {
             self.chosen
@@ -110,13 +110,13 @@ impl Residents {
     }
 
     /// For how many lives content of mean worth is kept that a conversation leaves.
-    pub(crate) fn lives(&self, draw: Draw) -> f64 {
-        lives_of(SHARES[self.chosen], draw)
+    pub(crate) fn lives(&self, rank: ConversationRank) -> f64 {
+        lives_of(SHARES[self.chosen], rank)
     }
 }
 
-fn lives_of(share: f64, draw: Draw) -> f64 {
-    match draw.is_among(share) {
+fn lives_of(share: f64, rank: ConversationRank) -> f64 {
+    match rank.is_among(share) {
         true if share < 1.0 => LIVES / share,
         true => 1.0,
         false => 0.0,
@@ -130,17 +130,17 @@ mod tests {
     const KEPT: Kept = Kept { bytes: 1, num_tokens: 1_000 };
 
     /// Conversations that take turns, for some rounds, in a cache that holds `capacity` of them.
-    fn turns_of(num_seats: u64, capacity: u64) -> Residents {
-        let mut residents = Residents::default();
-        let draws: Vec<Draw> = (0..num_seats).map(|_| residents.draw()).collect();
+    fn turns_of(num_seats: u64, capacity: u64) -> KeptShare {
+        let mut kept_share = KeptShare::default();
+        let ranks: Vec<ConversationRank> = (0..num_seats).map(|_| kept_share.rank()).collect();
         for end in 0..num_seats * 8 {
             if end >= num_seats {
-                let found = residents.lives(draws[(end % num_seats) as usize]) > 1.0;
-                residents.on_return(end - num_seats, if found { KEPT.num_tokens } else { 0 });
+                let found = kept_share.lives(ranks[(end % num_seats) as usize]) > 1.0;
+                kept_share.on_return(end - num_seats, if found { KEPT.num_tokens } else { 0 });
             }
-            residents.on_end(end, draws[(end % num_seats) as usize], KEPT, capacity);
+            kept_share.on_end(end, ranks[(end % num_seats) as usize], KEPT, capacity);
         }
-        residents
+        kept_share
     }
 
     #[test]
@@ -151,17 +151,17 @@ mod tests {
     #[test]
     fn as_many_are_kept_as_fit_where_age_would_keep_none() {
         for (capacity, share) in [(17, 0.75), (11, 0.5), (6, 0.25), (3, 0.125)] {
-            let residents = turns_of(20, capacity);
-            assert!((SHARES[residents.chosen] - share).abs() < f64::EPSILON, "{capacity}");
+            let kept_share = turns_of(20, capacity);
+            assert!((SHARES[kept_share.chosen] - share).abs() < f64::EPSILON, "{capacity}");
         }
     }
 
     #[test]
     fn age_is_ahead_by_eight_conversations_less_and_less() {
-        let mut residents = Residents::default();
+        let mut kept_share = KeptShare::default();
         let mut ahead = [8, 1_024].map(|num_ends| {
-            (0..num_ends).for_each(|end| residents.on_end(end, Draw::ANY, KEPT, 100));
-            residents.ahead / f64::from(KEPT.num_tokens)
+            (0..num_ends).for_each(|end| kept_share.on_end(end, ConversationRank::ANY, KEPT, 100));
+            kept_share.ahead / f64::from(KEPT.num_tokens)
         });
         ahead[1] /= ahead[0];
         assert!((ahead[0] - HEAD_START).abs() < 0.1, "{ahead:?}");
@@ -170,9 +170,9 @@ mod tests {
 
     #[test]
     fn draws_are_even_among_any_few() {
-        let mut residents = Residents::default();
+        let mut kept_share = KeptShare::default();
         for _ in 0..50 {
-            let num_low = (0..16).filter(|_| residents.draw().is_among(0.5)).count();
+            let num_low = (0..16).filter(|_| kept_share.rank().is_among(0.5)).count();
             assert!((7..=9).contains(&num_low), "{num_low}");
         }
     }
@@ -181,8 +181,9 @@ mod tests {
     fn the_fewer_conversations_are_kept_the_longer_they_are() {
         let mut before = (257, 0.0);
         for share in SHARES {
-            let kept = |draw: &u8| lives_of(share, Draw(*draw)) > 0.0;
-            let (num, lives) = ((0..=255).filter(kept).count(), lives_of(share, Draw::ANY));
+            let kept = |rank: &u8| lives_of(share, ConversationRank(*rank)) > 0.0;
+            let (num, lives) =
+                ((0..=255).filter(kept).count(), lives_of(share, ConversationRank::ANY));
             assert!(num < before.0 && lives > before.1, "{share}");
             before = (num, lives);
         }
@@ -190,10 +191,10 @@ mod tests {
 
     #[test]
     fn age_counts_again_where_the_cache_finds_less_than_by_age() {
-        let mut residents = turns_of(20, 11);
-        assert_ne!(residents.chosen, 0);
-        residents.found_by_age = 2.0 * residents.found;
-        residents.on_end(1_000, Draw::ANY, KEPT, 11);
-        assert_eq!(residents.chosen, 0);
+        let mut kept_share = turns_of(20, 11);
+        assert_ne!(kept_share.chosen, 0);
+        kept_share.found_by_age = 2.0 * kept_share.found;
+        kept_share.on_end(1_000, ConversationRank::ANY, KEPT, 11);
+        assert_eq!(kept_share.chosen, 0);
     }
 }

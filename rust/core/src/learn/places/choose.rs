@@ -6,7 +6,7 @@ use super::distances::{Distances, NUM_BUCKETS};
 /// Most checkpoints of one prompt.
 pub const MAX_PLACES: usize = 8;
 
-/// Lengths, ascending.
+/// Lengths in ascending order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
     of: [u32; MAX_PLACES],
@@ -14,7 +14,7 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// The lengths.
+    /// Returns the lengths, ascending.
     #[must_use]
     pub fn as_slice(&self) -> &[u32] {
         &self.of[..usize::from(self.len)]
@@ -49,7 +49,7 @@ impl<const N: usize> From<[u32; N]> for Lengths {
     }
 }
 
-/// What places are chosen for.
+/// Demand for which places are chosen.
 #[derive(Debug)]
 pub(super) struct Demand<'a> {
     pub(super) rates: &'a Rates,
@@ -139,7 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::placement::distances::edge;
+    use crate::learn::places::distances::edge;
 
     /// Looks at every candidate in every round.
     fn naive(demand: &Demand<'_>, start: u32, num_tokens: u32, most: usize) -> Lengths {

@@ -1,18 +1,18 @@
 //! [`Hint`]: what a client says of its conversation.
 
-/// What a client, or a scheduler in its name, says of the conversation that a request is a turn of.
+/// Hint of a client, or of a scheduler in its name, on the conversation that a request is a turn of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hint {
-    /// Nothing.
+    /// No hint was given.
     #[default]
     None,
     /// Another turn will come.
     GoingOn,
     /// A tool runs, and a turn with its answer will come.
     Paused,
-    /// It is over.
+    /// The conversation is over.
     Done,
-    /// Its history was rewritten: the next turn repeats little of it.
+    /// The history was rewritten: the next turn repeats little of it.
     Compacted,
 }
 

@@ -4,12 +4,13 @@ mod format;
 #[cfg(test)]
 mod tests;
 mod text;
+mod value;
 
 pub use format::CheckpointFormat;
-pub use text::OptionValue;
+pub use value::OptionValue;
 
 use crate::error::Error;
-use crate::placement::{Author, Lengths, Prompt, PromptClass};
+use crate::learn::places::{Author, Lengths, Prompt, PromptClass};
 
 /// At which lengths a request leaves checkpoints. Lengths are rounded down to the grain at which
 /// every group can be resumed.
@@ -56,7 +57,7 @@ impl Default for CheckpointPolicy {
     }
 }
 
-/// What one request has to do with checkpoints.
+/// Checkpoints that one request is to leave, and how it resumes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CheckpointPlan {
     /// Where the prompt leaves checkpoints, ascending.

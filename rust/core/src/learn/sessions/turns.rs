@@ -1,29 +1,29 @@
 //! [`Turns`]: which requests are turns of one conversation, and how likely it goes on.
 
-use super::residents::Draw;
+use super::kept_share::ConversationRank;
 use super::returns::{Earlier, Returns, Taken, tag_of};
 use super::worth::{Worth, WorthClass};
 use hybrid_blocks_hash::Digest;
 
-/// What was seen of the turns of conversations.
+/// Turns of conversations seen so far.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
     worth: Worth,
     returns: Returns,
     num_ended: u64,
-    /// Of those, the first ones, which do not count as shared.
+    /// First ones among them, which do not count as shared.
     num_early: u64,
 }
 
-/// What a prompt is a turn of.
+/// Conversation that a prompt is a turn of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
     /// Earlier turns of its conversation, as far as they are remembered.
     pub num_earlier: u8,
     /// The number of the request that it is the first to continue.
     pub after: Option<u64>,
-    /// The draw that [`Turns::on_end`] noted for its conversation.
-    pub draw: Option<Draw>,
+    /// The rank that [`Turns::on_end`] noted for its conversation.
+    pub rank: Option<ConversationRank>,
     /// The number of a request that is over, and the last of the prompt's digests that was a place of it. `None` if
     /// another prompt shared that place before.
     pub shared: Option<(u64, usize)>,
@@ -37,16 +37,16 @@ impl Turns {
         &mut self,
         class: WorthClass,
         session: u64,
-        draw: Draw,
+        rank: ConversationRank,
         places: impl Iterator<Item = &'a Digest>,
     ) -> u64 {
         self.worth.on_end(class);
         self.num_ended += 1;
         let end = self.num_ended;
         if session > 0 {
-            self.returns.insert(session, (class, draw), end);
+            self.returns.insert(session, (class, rank), end);
         }
-        places.for_each(|digest| self.returns.insert(tag_of(digest), (class, draw), end));
+        places.for_each(|digest| self.returns.insert(tag_of(digest), (class, rank), end));
         end
     }
 
@@ -54,10 +54,10 @@ impl Turns {
     pub fn on_arrival(&mut self, session: u64, digests: &[Digest]) -> Turn {
         let Taken { earlier, shared } = self.returns.take(session, digests, self.num_early);
         match earlier {
-            Some(Earlier { end, class, draw, is_first: true }) => {
+            Some(Earlier { end, class, rank, is_first: true }) => {
                 self.worth.on_continued(class);
                 let num_earlier = class.num_turns() + 1;
-                Turn { num_earlier, after: Some(end), draw: Some(draw), shared }
+                Turn { num_earlier, after: Some(end), rank: Some(rank), shared }
             }
             _ => Turn { shared, ..Turn::default() },
         }

@@ -51,7 +51,7 @@ pub struct Authors {
 }
 
 impl Authors {
-    /// Of `num_ids` blocks, all without an author so far.
+    /// Records authors of `num_ids` blocks, all without one so far.
     #[must_use]
     pub fn new(num_ids: u32) -> Self {
         Self { of: vec![Author::default(); num_ids as usize] }

@@ -4,9 +4,9 @@
 mod ends;
 mod given;
 mod hint;
-mod residents;
+mod kept_share;
 mod returns;
-mod trials;
+mod shadow_caches;
 mod turns;
 mod worth;
 
@@ -19,9 +19,9 @@ use crate::store::Store;
 pub(crate) use ends::{LeftBlock, SessionEnd, SessionEnds};
 pub(crate) use given::Given;
 pub use hint::Hint;
-pub use residents::Draw;
-pub(crate) use residents::Residents;
-pub use trials::{Kept, Trials};
+pub use kept_share::ConversationRank;
+pub(crate) use kept_share::KeptShare;
+pub use shadow_caches::{Kept, ShadowCaches};
 pub use turns::{Turn, Turns};
 pub use worth::WorthClass;
 
@@ -32,12 +32,12 @@ pub(crate) fn number_of(session_id: &str) -> u64 {
     hasher.finish().max(1)
 }
 
-/// What was seen and said of conversations so far.
+/// Counts and hints of conversations so far.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     pub(crate) turns: Turns,
     pub(crate) ends: SessionEnds,
-    pub(crate) residents: Residents,
+    pub(crate) kept_share: KeptShare,
 }
 
 impl Sessions {
@@ -46,7 +46,7 @@ impl Sessions {
         let num_ids = |pool| u64::from(store.pool(PoolId(pool)).num_ids());
         Self {
             turns: Turns::default(),
-            residents: Residents::default(),
+            kept_share: KeptShare::default(),
             ends: SessionEnds::new((0..store.num_pools()).map(num_ids).sum()),
         }
     }

@@ -47,8 +47,8 @@ impl Default for Departures {
 }
 
 impl Departures {
-    /// What is believed before anything was seen, as if of eight prompts: a quarter is gone on from
-    /// behind its end, a quarter is left in it, at any distance of 16 to 8,192 tokens alike.
+    /// Prior, as if of eight prompts: a quarter is resumed behind its end, and a quarter is left in it, at any
+    /// distance of 16 to 8,192 tokens alike.
     pub(super) fn prior() -> Self {
         let mut prior = Self {
             num_prompts: 8.0,

@@ -34,7 +34,7 @@ impl WorthClass {
         self.0 % NUM_TURNS as u8
     }
 
-    /// What was said of it.
+    /// Returns the client's hint.
     pub(crate) fn hint(self) -> Hint {
         Hint::ALL[usize::from(self.0) / NUM_TURNS]
     }
@@ -60,11 +60,11 @@ impl Counts {
     }
 }
 
-/// What makes content worth more than its age says.
+/// Chance of a conversation to continue, by class. Content with a higher chance is kept for longer than its age says.
 ///
-/// Who comes back comes back the less likely the longer ago it was: where the chance within a time
-/// falls as its inverse, content is to be kept for a time in proportion to its chance: for the measured life of
-/// cached content, times its chance over the mean chance.
+/// A client returns the less likely, the longer it has been away. Where the chance within a time falls as its inverse,
+/// content is kept for a time in proportion to its chance. That time is the measured life of cached content, times its
+/// chance over the mean chance.
 #[derive(Clone, Debug)]
 pub(super) struct Worth {
     of: [Counts; NUM_TURNS * Hint::ALL.len()],
@@ -92,7 +92,7 @@ impl Worth {
     /// A request that ended turned out to be of another class, before it was gone on from.
     pub(super) fn on_reclassed(&mut self, from: WorthClass, to: WorthClass) {
         let from = &mut self.of[usize::from(from.0)];
-        // It may count for less than one by now.
+        // An ended request may count for less than one by now.
         let ended = from.ended.min(1.0);
         from.ended -= ended;
         self.of[usize::from(to.0)].ended += ended;

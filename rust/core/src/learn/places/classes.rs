@@ -1,7 +1,8 @@
 //! [`Classes`]: where prompts of each class are left.
 
 use super::departures::{Departures, Rates};
-use super::{Leaving, NUM_BEGINNINGS, PromptClass};
+use super::prompt::NUM_BEGINNINGS;
+use super::{Leaving, PromptClass};
 
 /// Departures by class. Those of client 0 are of the prompts of all clients.
 #[derive(Clone, Debug)]

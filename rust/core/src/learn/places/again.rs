@@ -14,8 +14,7 @@ const MEMORY: f64 = 64.0;
 const MOST_USES: f64 = 16.0;
 
 impl Default for Again {
-    /// What is believed before anything was seen, as if of four places: a quarter is left a second time,
-    /// and half of those once more.
+    /// Prior, as if of four places: a quarter is left a second time, and half of those once more.
     fn default() -> Self {
         Self { left: [4.0; Self::MOST as usize], again: [1.0, 2.0] }
     }
