@@ -105,44 +105,6 @@ def test_fast_versions_write_the_same_bytes_as_naive(backend: Backend, max_sms: 
     check()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_chained_batches_behave_as_if_run_one_after_another(backend: Backend) -> None:
-    values = torch.arange(6, device=DEVICE, dtype=torch.float32)
-    state = values.repeat_interleave(1030).view(6, 1030)
-    forks, snapshots, reuses = (0, 1), (1, 2), (3, 0)
-    src, dst = (int32s(*ids) for ids in zip(forks, snapshots, reuses, strict=True))
-    with running(backend):
-        copy_blocks(BlockTensors([state]), src, dst, backend=backend)
-    assert state[:, 0].tolist() == [3, 0, 0, 3, 4, 5]
-    assert torch.equal(state[:, 0], state[:, -1])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_swap_through_a_spare_block_is_carried_out(backend: Backend) -> None:
-    state = torch.arange(3, device=DEVICE, dtype=torch.int64).repeat_interleave(7).view(3, 7)
-    with running(backend):
-        copy_blocks(BlockTensors([state]), int32s(0, 1, 2), int32s(2, 0, 1), backend=backend)
-    assert state[:, 0].tolist() == [1, 0, 0]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_one_source_may_go_to_many_blocks(backend: Backend) -> None:
-    state = torch.randn(8, 3, 33, device=DEVICE)
-    with running(backend):
-        copy_blocks(BlockTensors([state]), int32s(*[2] * 5), int32s(0, 1, 5, 6, 7), backend=backend)
-    for block in (0, 1, 5, 6, 7):
-        assert torch.equal(state[block], state[2])
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_empty_lists_copy_nothing(backend: Backend) -> None:
-    state = torch.randn(4, 5, device=DEVICE)
-    before = state.clone()
-    with running(backend):
-        copy_blocks(BlockTensors([state]), int32s(), int32s(), backend=backend)
-    assert torch.equal(state, before)
-
-
 @pytest.mark.parametrize("backend", FAST)
 def test_padding_in_a_list_on_the_device_is_skipped(backend: Backend) -> None:
     state = torch.randn(4, 40, device=DEVICE)

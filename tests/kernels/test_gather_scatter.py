@@ -133,19 +133,6 @@ def test_a_list_of_several_launches_keeps_each_pair(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_record_holds_the_segments_one_after_another(backend: Backend) -> None:
-    conv = torch.arange(12, dtype=torch.uint8, device=DEVICE).view(4, 3)
-    state = torch.arange(8, dtype=torch.int16, device=DEVICE).view(4, 2)
-    staging = buffer(24)
-    with running(backend):
-        group = BlockTensors([conv, state])
-        gather_blocks(group, int32s(3, 1), staging, int32s(1, 0), 12, backend=backend)
-    first, second = staging.view(2, 12).tolist()
-    assert second == [9, 10, 11, 6, 0, 7, 0, *[POISON] * 5]
-    assert first == [3, 4, 5, 2, 0, 3, 0, *[POISON] * 5]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_record_may_be_scattered_to_several_blocks(backend: Backend) -> None:
     state = torch.zeros(3, 100, device=DEVICE)
     record = torch.randn(100, device=DEVICE)

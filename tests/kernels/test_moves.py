@@ -72,12 +72,6 @@ def test_only_pairs_that_meet_are_ordered() -> None:
     assert list(zip(src.tolist(), dst.tolist(), strict=True)) == [(0, 1), (1, 2), (8, 9), (20, 21)]
 
 
-def test_a_ring_of_blocks_trades_places() -> None:
-    src, dst, ordered = in_order(int32s(1, 2, 0), int32s(0, 1, 2), "gather_then_scatter")
-    assert ordered == len(src) == 2
-    assert carry_out(src.tolist(), dst.tolist(), 3) == [1, 2, 0]
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("width", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("max_sms", [None, 1])

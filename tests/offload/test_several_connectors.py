@@ -225,19 +225,6 @@ def test_the_choice_is_that_of_a_naive_model(scripts: dict[int, Script], clock: 
             assert is_async is (chosen >= 0)
 
 
-def test_a_slow_connector_is_passed_by_and_tried_again_after_a_while(
-    scripts: dict[int, Script], clock: Clock
-) -> None:
-    scripts |= {0: Script((320, True)), 1: Script((640, True))}
-    connector = several_of(scripts)
-    connector._computes._given = 1_000.0
-    measure(connector, clock, 0, 0.01)
-    measure(connector, clock, 1, 30.0)
-    assert connector.get_num_new_matched_tokens(request(), 0) == (320, True)
-    clock.now += RETRY_AFTER + 1
-    assert connector.get_num_new_matched_tokens(request(), 0) == (640, True)
-
-
 def test_an_unloved_connector_stores_and_never_loads(
     scripts: dict[int, Script],
 ) -> None:

@@ -5,10 +5,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hybrid_blocks._core.offload import ChunkCodec
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload import codec
 from hybrid_blocks.offload.groups import Group, Groups, layout_versions
@@ -134,38 +132,6 @@ def test_states_come_back_within_the_bound_and_all_else_as_it_was(
             allowed = torch.maximum(largest * bound, least) * (1 + 2**-20)
             assert ((cache - expected).abs() <= allowed).all()
     assert num_states == 2 * 5 * 4
-
-
-def quantized(heads: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return values in ``dtype`` and the scale of each head, by torch's own rounding."""
-    largest = {torch.float8_e4m3fn: 448.0, torch.int8: 127.0}[dtype]
-    peak = heads.abs().amax(dim=1)
-    finite = peak.isfinite()
-    usable = finite & (peak >= 2.0**-100)
-    inverse = torch.where(usable, largest / peak, 0.0)
-    scale = torch.where(usable, peak / largest, torch.where(finite, 0.0, torch.nan))
-    scaled = torch.where(usable[:, None], heads, 0.0) * inverse[:, None]
-    scaled = scaled.clamp(-largest, largest)
-    return (scaled.round() if dtype == torch.int8 else scaled).to(dtype), scale
-
-
-def test_a_converted_head_is_rounded_as_torch_rounds() -> None:
-    heads = torch.randn(8, 37) * 2.0 ** torch.arange(-120, 120, 30)[:, None]
-    heads[0] = 0
-    heads[1, 3] = torch.inf
-    chunk = heads.numpy().reshape(-1).view(np.uint8)
-    for name, dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
-        chunks = ChunkCodec([("recurrent", 1, 8, 37 * 4, True)], tp_size=1, state_format=name)
-        stored = np.zeros(chunks.stored_bytes, dtype=np.uint8)
-        assert chunks.encode(chunk, stored)
-        values, scales = quantized(heads, dtype)
-        records = stored.reshape(8, 4 + 37)
-        assert np.array_equal(records[:, 4:], values.view(torch.uint8).numpy())
-        assert np.array_equal(records[:, :4].copy().view(np.float32)[:, 0], scales, equal_nan=True)
-    chunks = ChunkCodec([("recurrent", 1, 8, 37 * 4, True)], tp_size=1, state_format="bf16")
-    stored = np.zeros(chunks.stored_bytes, dtype=np.uint8)
-    assert chunks.encode(chunk, stored)
-    assert np.array_equal(stored, heads.bfloat16().view(torch.uint8).numpy().reshape(-1))
 
 
 def test_a_format_for_states_that_a_model_does_not_have_is_refused(tmp_path: Path) -> None:

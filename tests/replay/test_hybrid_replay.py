@@ -112,6 +112,8 @@ def test_at_full_load_hardly_a_reserved_byte_is_not_needed(
     assert result.reserved_for["needed"] == pytest.approx(result.memory_efficiency, abs=1e-4)
     assert result.peak_running >= 0.97 * result.concurrency_bound
     assert result.requests == 500
+    if model in {"gpt-oss-20b", "Gemma-3-27B"}:  # windows give back only in the next step
+        assert result.needless_waits < 0.05 * result.full_load_steps
 
 
 def test_short_answers_leave_little_of_the_memory_to_blocks_beside_live_ones() -> None:
@@ -141,13 +143,6 @@ def test_attention_and_states_fill_the_memory_together() -> None:
     assert engine.full_load.memory_efficiency >= 0.96
     assert 0 < engine.full_load.needless_waits < engine.full_load.steps / 2
     assert engine.counters.finished == 303
-
-
-@pytest.mark.parametrize(("model", "gib"), [("gpt-oss-20b", 10), ("Gemma-3-27B", 24)])
-def test_few_wait_for_what_windows_give_back_only_in_the_next_step(model: str, gib: float) -> None:
-    result = run(chat(), made(model, gib))
-    assert result.full_load_steps > 100
-    assert result.needless_waits < 0.05 * result.full_load_steps
 
 
 def test_a_manager_that_refuses_though_there_is_room_is_noticed(
@@ -205,22 +200,6 @@ def test_a_conversation_goes_on_from_its_state_and_hits_are_counted_by_what_ends
     assert (result.limit_no_checkpoint or 0) > 0
     assert result.recompute_flops_saved is not None
     assert result.recompute_flops_saved > 2 * 27e9 * result.hit_tokens
-
-
-def test_without_checkpoints_a_hybrid_model_hits_nothing() -> None:
-    none = CheckpointPolicy(prompt_end=False, branch=False, finish=False)
-    rust = RustOptions(placement=none)
-    result = run(turns(4, 5), made("Qwen3.5-27B", 24), max_num_seqs=8, rust=rust)
-    assert result.hit_tokens == 0
-    assert result.checkpoints == 0
-
-
-def test_checkpoints_every_so_many_tokens_are_at_most_as_many_as_allowed() -> None:
-    cache = made("Qwen3.5-27B", 24)
-    states = sum(group.kind == "state" for group in cache.geometry.groups)
-    rust = RustOptions(placement=CheckpointPolicy(every=64, finish=False, max_per_request=4))
-    result = run(turns(2, 3), cache, rust=rust)
-    assert 2 * 3 * 2 * states < (result.checkpoints or 0) <= 2 * 3 * 4 * states
 
 
 def test_checkpoints_in_fewer_bytes_stay_until_their_conversations_come_back() -> None:

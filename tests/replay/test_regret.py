@@ -23,7 +23,7 @@ FIXED = tuple(Variant(placement=f"fixed:{distance}") for distance in DISTANCES)
 ENOUGH = 0.95
 
 LOADS = (*KINDS, *OF_TESTS)
-QUICK = ("conversations", "agents", "documents", "changing")
+QUICK = ("conversations", "changing")
 
 
 def regrets(name: str, num_requests: int, model: str, share: float, seed: int) -> list[Regret]:

@@ -65,22 +65,6 @@ def test_attention_is_told_up_to_a_checkpoint_with_the_fields_of_its_own_event()
     assert usable.turn([plain]) == [plain], "a report of a hit is passed on"
 
 
-def test_every_group_of_states_must_have_one() -> None:
-    usable = UsableEvents([0], [1, 2], {})
-    usable.turn([stored(b"a"), stored(b"a", group=1)])
-    assert attention(usable.turn([stored(b"a", group=2)])) == [stored(b"a")]
-    assert attention(usable.turn([removed(b"a", group=1)])) == [removed(b"a")]
-
-
-def test_what_led_to_a_checkpoint_alone_goes_with_it() -> None:
-    usable = one_state()
-    usable.turn([stored(b"a", b"b", b"c"), stored(b"x", b"y", after=b"b")])
-    told = usable.turn([stored(b"c", group=1), stored(b"y", group=1)])
-    assert attention(told) == [stored(b"a", b"b", b"c"), stored(b"x", b"y", after=b"b")]
-    assert attention(usable.turn([removed(b"y", group=1)])) == [removed(b"y", b"x")]
-    assert attention(usable.turn([removed(b"c", group=1)])) == [removed(b"c", b"b", b"a")]
-
-
 def test_attention_after_a_gap_is_told_once_the_gap_is_filled() -> None:
     usable = one_state()
     usable.turn([stored(b"a", b"b", b"c"), stored(b"a", group=1), stored(b"c", group=1)])
@@ -100,16 +84,6 @@ def test_only_what_is_cached_is_remembered() -> None:
     assert usable.turn([AllBlocksCleared()]) == [AllBlocksCleared()]
     assert usable.num_blocks == 0
     assert attention(usable.turn([stored(b"a", group=1)])) == []
-
-
-def test_a_window_must_be_there_without_a_gap() -> None:
-    usable = UsableEvents([0], [], {1: 2})
-    chain = stored(b"a", b"b", b"c")
-    told = usable.turn([stored(b"b", b"c", after=b"a", group=1), chain])
-    assert attention(told) == [chain], "two blocks are a window"
-    assert attention(usable.turn([removed(b"b", group=1)])) == [removed(b"c", b"b", b"a")]
-    start = stored(b"a", group=1)
-    assert usable.turn([start]) == [start, stored(b"a")], "a prompt's start needs no more"
 
 
 def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

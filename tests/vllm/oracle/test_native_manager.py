@@ -21,7 +21,6 @@ from vllm.v1.kv_cache_interface import RSWASpec
 from vllm.v1.request import Request
 
 from .engines import ENGINES, Engine, full
-from .residency import Collector
 
 SIZES: dict[str, Any] = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
 
@@ -79,39 +78,6 @@ def test_context_parallelism_and_residency_metrics_are_covered_and_not_over_slab
     ):
         assert unsupported_reason(config, **options) is None
         assert NaturalKVCacheManager.unsupported_reason(config, **options) == reason
-
-
-def test_a_collector_is_told_of_blocks_once_their_call_is_done() -> None:
-    collector = Collector()
-    manager = make(replace(ENGINES["full"], num_blocks=5), metrics_collector=collector)
-    assert type(manager) is NativeKVCacheManager
-    first = request("a", 9)
-    manager.allocate_slots(first, 9)
-    assert collector.calls == [
-        (what, block) for block in (1, 2, 3) for what in ("evicted", "allocated")
-    ]
-    manager.free(first)
-    collector.calls.clear()
-
-    second = request("b", 16)
-    hit, num_tokens, _ = manager.get_computed_blocks(second)
-    assert num_tokens == 8
-    manager.allocate_slots(second, 8, num_tokens, hit)
-    assert collector.calls == [
-        ("accessed", 1),
-        ("accessed", 2),
-        ("evicted", 3),
-        ("allocated", 3),
-        ("evicted", 4),
-        ("allocated", 4),
-    ]
-    # What had been allocated before; and nobody accessed block 3 twice.
-    assert [len(event.reuse_gaps_seconds) for event in collector.drain_events()] == [0]
-    collector.calls.clear()
-    manager.evict_blocks({2})
-    manager.free(second)
-    assert manager.reset_prefix_cache()
-    assert collector.calls == [("evicted", 2), ("reset", 0)]
 
 
 def test_without_a_collector_nothing_is_noted_for_one() -> None:
