@@ -25,30 +25,18 @@ _QUARTER_ROTATED: Final = ("qwen3_next", "qwen3_5", "qwen4_exp")
 
 STATE_FORMAT_READ: Final = frozenset(
     (
-        "NemotronHForCausalLM",
-        "NemotronHPuzzleForCausalLM",
-        "NemotronH_Nano_VL_V2",
-        "Qwen3_5ForCausalLM",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForCausalLM",
-        "Qwen3_5MoeForConditionalGeneration",
-        "Qwen4ExpForCausalLM",
-        "Qwen4ExpForConditionalGeneration",
+        *("NemotronHForCausalLM", "NemotronHPuzzleForCausalLM", "NemotronH_Nano_VL_V2"),
+        *("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+        *("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+        *("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"),
     )
 )
 """Architectures for which vLLM takes the format of recurrent states from the file."""
 
 LENGTHS: Final = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "model_max_length",
-    "max_target_positions",
-    "max_sequence_length",
-    "max_seq_length",
-    "seq_len",
-    "max_context",
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
+    *("model_max_length", "max_target_positions", "max_sequence_length"),
+    *("max_seq_length", "seq_len", "max_context"),
 )
 """Fields that vLLM knows for the longest request."""
 

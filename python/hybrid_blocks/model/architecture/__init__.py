@@ -8,14 +8,8 @@ from hybrid_blocks.model.architecture.common import Reader
 READERS: Final[dict[str, Reader]] = {
     **dict.fromkeys(
         (
-            "qwen3_next",
-            "qwen3_5",
-            "qwen3_5_text",
-            "qwen3_5_moe",
-            "qwen3_5_moe_text",
-            "qwen4_exp",
-            "qwen4_exp_text",
-            "minicpm_ocr",
+            *("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+            *("qwen4_exp", "qwen4_exp_text", "minicpm_ocr"),
         ),
         linear.read_qwen,
     ),
@@ -79,15 +73,8 @@ READERS: Final[dict[str, Reader]] = {
     **dict.fromkeys(attention.PLAIN, attention.read_plain),
     **dict.fromkeys(
         (
-            "axk1",
-            "deepseek_v2",
-            "deepseek_v3",
-            "glm4_moe_lite",
-            "kimi_k2",
-            "kimi_k25",
-            "kimi_vl",
-            "pangu_ultra_moe",
-            "sarvam_mla",
+            *("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2"),
+            *("kimi_k25", "kimi_vl", "pangu_ultra_moe", "sarvam_mla"),
         ),
         attention.read_latent,
     ),

@@ -105,7 +105,10 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         _refuse_together(given, model, layers, json)
         refuse_same_file(layers=layers, trace=trace, json=json, html=html)
         if log is not None:
-            _plan_log(log, model, memory, given, context, json=json, whole=whole)
+            from hybrid_blocks.tools.cli.plan_log import log_options, plan_of_log  # noqa: PLC0415
+
+            fields = log_options(given, context)
+            plan_of_log(log, model, memory, fields, json=json, whole=whole)
             return
         if (command := pasted(context)) is not None:
             from hybrid_blocks.tools.cli.plan_case import plan_of_command  # noqa: PLC0415
@@ -157,22 +160,6 @@ def _refuse_together(
         )
     if json == STDOUT:
         given.refuse("whole", why="beside --json -, which holds it; leave it out")
-
-
-def _plan_log(
-    log: Path,
-    source: str | None,
-    memory: str | None,
-    given: Given,
-    context: typer.Context,
-    *,
-    json: Path | None,
-    whole: bool,
-) -> None:
-    from hybrid_blocks.tools.cli.plan_log import log_options, plan_of_log  # noqa: PLC0415 - seldom
-
-    fields = log_options(given, context)
-    plan_of_log(log, source, memory, fields, json=json, whole=whole)
 
 
 def _plan(

@@ -12,7 +12,6 @@ from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Option, finite
 from hybrid_blocks.tools.cli.output import fail, refuse_same_file, to_draw, to_page, to_write
 from hybrid_blocks.tools.cli.replay_asked import (
     DEFAULT_MODEL,
-    Asked,
     check_options,
     counted_cache,
     planned_cache,
@@ -23,8 +22,8 @@ from hybrid_blocks.tools.cli.replay_run import generate_requests, read_requests,
 from hybrid_blocks.tools.cli.replay_show import Files, show_replay
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.memory import parse_cards
-from hybrid_blocks.tools.replay import Cache, EngineConfig, ManagerName
-from hybrid_blocks.tools.trace import AUTO, FORMATS, WORKLOADS, OnError, Trace
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName
+from hybrid_blocks.tools.trace import AUTO, FORMATS, WORKLOADS, OnError
 
 DEFAULT_MANAGER = ManagerName.RUST
 DEFAULT_MEMORY = "24GiB"
@@ -205,31 +204,13 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         )
         requests = requests.at_once() if saturate else requests
         cache = cache or counted_cache(str(num_blocks), block_size, requests)
-        files = Files(json, plot, html, context)
-        _replay(
-            *(requests, cache, asked, config, files),
-            is_saturated=saturate,
-            whole=whole,
+        results, runs = run(
+            *(requests, cache, asked.variants(), config),
+            shares=asked.shares,
+            with_film=html is not None,
         )
+        files = Files(json, plot, html, context)
+        show_replay(requests, cache, results, runs, files, is_saturated=saturate, whole=whole)
         warn_of_defaults(given, memory)
     except (HybridBlocksError, PlanError, OSError) as error:
         fail(error)
-
-
-def _replay(
-    trace: Trace,
-    cache: Cache,
-    asked: Asked,
-    config: EngineConfig,
-    files: Files,
-    *,
-    is_saturated: bool,
-    whole: bool,
-) -> None:
-    """Run the comparison, print it and write the files."""
-    results, runs = run(
-        *(trace, cache, asked.variants(), config),
-        shares=asked.shares,
-        with_film=files.html is not None,
-    )
-    show_replay(trace, cache, results, runs, files, is_saturated=is_saturated, whole=whole)

@@ -8,27 +8,22 @@ from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.cli.options import Given, draft_tokens, each_once
-from hybrid_blocks.tools.cli.output import (
-    warn,
-)
-from hybrid_blocks.tools.cli.replay_run import wanted_variants
-from hybrid_blocks.tools.doctor.environment import need_vllm
+from hybrid_blocks.tools.cli.output import warn
+from hybrid_blocks.tools.doctor.environment import allow_no_gpu, need_vllm
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.report.report import check_block_size
 from hybrid_blocks.tools.replay import (
     Cache,
     ManagerName,
     ReplayError,
+    VllmOptions,
     block_cache,
     model_cache,
     read_num_blocks,
 )
 from hybrid_blocks.tools.replay.cache import read_shares, share_text
-from hybrid_blocks.tools.replay.run import Variant
-from hybrid_blocks.tools.trace import (
-    SEATS,
-    Trace,
-)
+from hybrid_blocks.tools.replay.run import Variant, make_variants
+from hybrid_blocks.tools.trace import SEATS, Trace
 from hybrid_blocks.units import parse_count, parse_memory
 
 DEFAULT_MODEL = "Granite-4.0-Micro"
@@ -131,8 +126,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     def variants(self) -> tuple[Variant, ...]:
         """Return each manager with each of its choices."""
-        return wanted_variants(
-            *(self.managers, self.placements, self.retention, self.signal),
+        if ManagerName.VLLM in self.managers:
+            allow_no_gpu()
+        return make_variants(
+            *(self.managers, self.placements, VllmOptions(retention=self.retention), self.signal),
             host_bytes=self.host_bytes,
         )
 

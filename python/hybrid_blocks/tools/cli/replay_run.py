@@ -15,17 +15,14 @@ from rich.progress import (
 
 from hybrid_blocks.terminal import make_console
 from hybrid_blocks.tools.cli.output import warn
-from hybrid_blocks.tools.doctor.environment import allow_no_gpu
 from hybrid_blocks.tools.replay import (
     Cache,
     EngineConfig,
-    ManagerName,
     ReplayError,
     Result,
-    VllmOptions,
 )
 from hybrid_blocks.tools.replay.cache import SharedCache, share_text
-from hybrid_blocks.tools.replay.run import Runs, Variant, compare, make_variants
+from hybrid_blocks.tools.replay.run import Runs, Variant, compare
 from hybrid_blocks.tools.trace import (
     DamagedLineError,
     OnError,
@@ -91,21 +88,6 @@ def generate_requests(workload: str, seed: int, limit: int | None, seats: int) -
     return generate_workload(workload, seed, limit or NUM_REQUESTS, seats)
 
 
-def wanted_variants(
-    managers: Sequence[ManagerName],
-    placements: Sequence[str],
-    retention: int | None,
-    signal: float | None,
-    *,
-    host_bytes: int,
-) -> tuple[Variant, ...]:
-    """Return each manager with each of its choices."""
-    if ManagerName.VLLM in managers:
-        allow_no_gpu()
-    vllm = VllmOptions(retention=retention)
-    return make_variants(managers, placements, vllm, signal, host_bytes=host_bytes)
-
-
 def run(
     trace: Trace,
     cache: Cache,
@@ -119,62 +101,34 @@ def run(
 
     Runs over shares have results alone.
     """
-    if shares is not None:
-        return compare_shares(trace, cache, variants, config, shares), []
-    runs = compare_managers(trace, cache, variants, config, with_film=with_film)
-    return [result for result, _ in runs], runs
-
-
-def compare_managers(
-    trace: Trace,
-    cache: Cache,
-    variants: Sequence[Variant],
-    config: EngineConfig,
-    *,
-    with_film: bool,
-) -> Runs:
-    """Run each variant over one cache."""
-    with make_progress() as progress:
-        measuring = progress.add_task("measure sharing", total=1)
-        sharing = measure_sharing(trace, cache.geometry.hash_block_size)
-        progress.update(measuring, completed=1)
-        return compare(
-            trace,
-            cache,
-            variants,
-            config,
-            sharing=sharing,
-            with_film=with_film,
-            on_progress=_Tasks(progress, len(trace)),
-        )
-
-
-def compare_shares(
-    trace: Trace,
-    cache: Cache,
-    variants: Sequence[Variant],
-    config: EngineConfig,
-    shares: Sequence[float],
-) -> list[Result]:
-    """Run each variant over shares of an unbounded cache."""
+    what = "sharing" if shares is None else "an unbounded cache"
     results: list[Result] = []
     with make_progress() as progress:
-        measuring = progress.add_task("measure an unbounded cache", total=1)
+        measuring = progress.add_task(f"measure {what}", total=1)
+        if shares is None:
+            sharing = measure_sharing(trace, cache.geometry.hash_block_size)
+            progress.update(measuring, completed=1)
+            tasks = _Tasks(progress, len(trace))
+            runs = compare(
+                *(trace, cache, variants, config),
+                sharing=sharing,
+                with_film=with_film,
+                on_progress=tasks,
+            )
+            return [result for result, _ in runs], runs
         unbounded = SharedCache(trace, cache)
         progress.update(measuring, completed=1)
         for share in shares:
+            text = share_text(share)
             runs = compare(
-                trace,
-                unbounded.at(share),
-                variants,
-                config,
-                share=share_text(share),
+                *(trace, unbounded.at(share), variants, config),
+                share=text,
                 sharing=unbounded.sharing,
                 prefixes=unbounded.prefixes,
-                on_progress=_Tasks(progress, len(trace), f"{share_text(share)} "),
+                on_progress=_Tasks(progress, len(trace), f"{text} "),
             )
             results += [result for result, _ in runs]
-    return results
+    return results, []
 
 
 class _Tasks:

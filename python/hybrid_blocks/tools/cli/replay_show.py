@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import orjson
 import typer
-from rich.table import Table
 
 from hybrid_blocks.terminal import make_console, print_table, print_verdict
 from hybrid_blocks.tools.cli.output import STDOUT, write_json
@@ -26,6 +25,9 @@ from hybrid_blocks.tools.replay.report import (
 )
 from hybrid_blocks.tools.replay.run import Runs
 from hybrid_blocks.tools.trace import Trace
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class Files(NamedTuple):
@@ -49,52 +51,42 @@ def show_replay(
 ) -> None:
     """Draw, write and print runs, or hits over memory where there are no runs.
 
-    Files come first: a reader of the tables, such as ``head``, may leave before their end.
+    Files come first: a reader of the tables, such as ``head``, may leave before their end. Tables
+    are not printed where the figures go to standard output.
     """
-    draw_runs(files.plot, results, runs)
+    if files.plot is not None:
+        if runs:
+            draw(files.plot, runs)
+        else:
+            plot_hits(files.plot, results)
     if files.html is not None and any(result.requests for result in results):
         write_page(files.html, trace, cache, runs, files.context)
-    if runs:
-        never_full = never_full_text(runs, is_saturated=is_saturated)
-        answer = [*verdict(results), *filter(None, (never_full,))]
-        show(files.json, results, make_table(results, whole=whole), answer=answer, whole=whole)
-    else:
-        show(files.json, results, make_hits_table(results), make_places_table(results))
-    check_served(results)
-
-
-def show(
-    json: Path | None,
-    results: Sequence[Result],
-    *tables: Table | None,
-    answer: Sequence[str] = (),
-    whole: bool = True,
-) -> None:
-    """Write the figures, and print an answer and tables, unless they go to standard output."""
-    if json is not None:
+    if files.json is not None:
         rows = [msgspec.to_builtins(result) for result in results]
         # One object, or a list of them if several managers ran.
         content = rows[0] if len(rows) == 1 else rows
-        write_json(json, orjson.dumps(content, option=orjson.OPT_INDENT_2))
-    if json != STDOUT:
-        console = make_console()
-        one_size = len({result.memory_bytes for result in results}) == 1
-        print_verdict(console, answer)
-        console.print(engine_text(results[0], has_memory=one_size), soft_wrap=True)
-        for table in filter(None, tables):
-            print_table(console, table)
-        if not whole:
-            console.print("--all shows the pool, checkpoints, steps and times")
+        write_json(files.json, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    if files.json != STDOUT:
+        _print(results, runs, is_saturated=is_saturated, whole=whole)
+    check_served(results)
 
 
-def draw_runs(path: Path | None, results: Sequence[Result], runs: Runs) -> None:
-    """Draw runs, or hits over memory where there are none."""
-    if path is None:
-        return
+def _print(results: Sequence[Result], runs: Runs, *, is_saturated: bool, whole: bool) -> None:
+    """Print the answer and the tables."""
+    console = make_console()
+    tables: list[Table | None] = []
     if runs:
-        draw(path, runs)
+        never_full = never_full_text(runs, is_saturated=is_saturated)
+        print_verdict(console, [*verdict(results), *filter(None, (never_full,))])
+        tables = [make_table(results, whole=whole)]
     else:
-        plot_hits(path, results)
+        tables = [make_hits_table(results), make_places_table(results)]
+    one_size = len({result.memory_bytes for result in results}) == 1
+    console.print(engine_text(results[0], has_memory=one_size), soft_wrap=True)
+    for table in filter(None, tables):
+        print_table(console, table)
+    if runs and not whole:
+        console.print("--all shows the pool, checkpoints, steps and times")
 
 
 def write_page(path: Path, trace: Trace, cache: Cache, runs: Runs, context: typer.Context) -> None:

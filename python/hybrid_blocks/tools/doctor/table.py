@@ -56,26 +56,11 @@ FEATURES: Mapping[str, Features] = MappingProxyType(
 """The rows of each model."""
 
 MOST_SERVED = (
-    "Qwen3.5-27B",
-    "Qwen3.6-27B",
-    "Qwen3.8-27B",
-    "Qwen3.5-35B-A3B",
-    "Qwen3.6-35B-A3B",
-    "Qwen3.5-9B",
-    "Qwen3-Next-80B-A3B",
-    "gpt-oss-120b",
-    "gpt-oss-20b",
-    "Gemma-3-27B",
-    "Gemma-4-31B",
-    "Gemma-4-26B-A4B",
-    "DeepSeek-V3",
-    "Kimi-K3",
-    "Nemotron-3-Nano-30B-A3B",
-    "Nemotron-3-Super-120B-A12B",
-    "Granite-4.0-H-Small",
-    "Llama-4-Scout-17B-16E",
-    "Mistral-7B-v0.1",
-    "Phi-4",
+    *("Qwen3.5-27B", "Qwen3.6-27B", "Qwen3.8-27B", "Qwen3.5-35B-A3B", "Qwen3.6-35B-A3B"),
+    *("Qwen3.5-9B", "Qwen3-Next-80B-A3B", "gpt-oss-120b", "gpt-oss-20b", "Gemma-3-27B"),
+    *("Gemma-4-31B", "Gemma-4-26B-A4B", "DeepSeek-V3", "Kimi-K3"),
+    *("Nemotron-3-Nano-30B-A3B", "Nemotron-3-Super-120B-A12B", "Granite-4.0-H-Small"),
+    *("Llama-4-Scout-17B-16E", "Mistral-7B-v0.1", "Phi-4"),
 )
 """Twenty built-in models that stand for what is served most; a choice, not a statistic."""
 

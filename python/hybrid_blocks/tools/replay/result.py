@@ -13,15 +13,9 @@ from hybrid_blocks.tools.replay.places import PlaceCount, PlaceCounter
 from hybrid_blocks.tools.trace import Sharing, Trace
 
 COUNTED = (
-    "checkpoints",
-    "forks",
-    "limit_complete",
-    "limit_unseen",
-    "limit_attention_evicted",
-    "limit_window_evicted",
-    "limit_no_checkpoint",
-    "limit_alignment",
-    "host_tokens",
+    *("checkpoints", "forks", "limit_complete", "limit_unseen"),
+    *("limit_attention_evicted", "limit_window_evicted", "limit_no_checkpoint"),
+    *("limit_alignment", "host_tokens"),
 )
 """Fields that managers count themselves, under the same names."""
 
