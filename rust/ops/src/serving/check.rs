@@ -1,6 +1,8 @@
 //! What must be true after every event and every step.
 
-use hybrid_blocks::{BlockId, GroupId, GroupKind, Key, PoolId, Store};
+use std::collections::BTreeMap;
+
+use hybrid_blocks::{BlockId, ByteSizes, GroupId, GroupKind, Key, PoolId, Store};
 
 use super::engine::Engine;
 use crate::tokens::content_of;
@@ -10,6 +12,7 @@ impl Engine {
     pub(super) fn check(&self) -> Check {
         self.manager.check_integrity()?;
         self.check_found()?;
+        self.check_reserved()?;
         for request in self.running.iter().chain(&self.holding) {
             let tables = self.tables(request);
             for (id, group) in self.groups() {
@@ -22,6 +25,26 @@ impl Engine {
             }
         }
         self.check_entered()
+    }
+
+    /// The parts of the reserved bytes are those of all slabs in which a block has an owner, a connector's among them.
+    fn check_reserved(&self) -> Check {
+        const SLAB_BYTES: u64 = 24_001;
+        let store = self.manager.store();
+        let stride = |pool| SLAB_BYTES / u64::from(store.blocks_per_slab(pool));
+        let blocks: Vec<u64> =
+            self.groups().map(|(id, group)| stride(PoolId(group.pool)) - u64::from(id)).collect();
+        let sizes = ByteSizes { slab: SLAB_BYTES, blocks: &blocks };
+        let requests = self.running.iter().chain(&self.holding);
+        let computed: BTreeMap<&str, u32> =
+            requests.map(|request| (&*request.id, request.num_computed)).collect();
+        let computed = |handle| computed.get(self.manager.id(handle)?).copied();
+        let found = self.manager.reserved_bytes(sizes, computed);
+        let found = found.map_err(|error| error.to_string())?;
+        let total: u64 = found.parts().iter().map(|(_, bytes)| bytes).sum();
+        let num_slabs = store.num_slabs() - store.num_whole_slabs();
+        ensure!(total == num_slabs * SLAB_BYTES, "{total} bytes in {num_slabs} slabs: {found:?}");
+        Ok(())
     }
 
     /// A look-up finds what is written, and nothing that a load, or a step that was given up, has not written.
