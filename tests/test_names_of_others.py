@@ -71,7 +71,6 @@ def test_a_replay_keeps_the_name_of_its_trace_off_the_terminal(trace: Path) -> N
         ("profile", "--levels", NAME),
         ("doctor", "--model", NAME),
         ("top", NAME, "--once"),
-        ("record", NAME, "events.jsonl"),
         ("view", NAME),
         ("view", "--memory", NAME),
         (NAME,),

@@ -181,14 +181,6 @@ def test_what_is_known_does_not_hold_for_another_first_parent(
     assert not set(after) & set(before)
 
 
-@pytest.mark.parametrize(("value", "expected"), [("0", 0), ("1GiB", 2**30), ("4096", 4096)])
-def test_the_memory_for_known_prompts_is_chosen(
-    value: str, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(KNOWN_PROMPTS, value)
-    assert max_known_bytes() == expected
-
-
 def test_a_memory_for_known_prompts_that_is_no_size_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
