@@ -3,7 +3,8 @@
 import pytest
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName, model_cache, replay
-from hybrid_blocks.tools.trace import generate_workload
+from hybrid_blocks.tools.trace import Trace, generate_workload
+from hybrid_blocks.tools.trace.builder import TraceBuilder
 
 GIB = 2**30
 
@@ -33,3 +34,33 @@ def test_ends_are_kept_where_only_the_ends_of_prompts_were_evicted(running: int)
         config=EngineConfig(max_num_seqs=running, watermark=0.0),
     )
     assert result.hit_rate > 0.68
+
+
+def answered_seats(seats: int) -> Trace:
+    """Make requests of seats, one every 30 s, with answers that no prompt repeats."""
+    builder = TraceBuilder("answered seats")
+    prompts = [[builder.fresh(4096)] for _ in range(seats)]
+    for number in range(6 * seats):
+        turn, seat = divmod(number, seats)
+        if turn:
+            prompts[seat].append(builder.fresh(512))
+        spans, length = [*prompts[seat], builder.fresh(64)], 4096 + 512 * turn
+        builder.add(spans, arrival=30.0 * number, prompt_tokens=length, output_tokens=64)
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    ("model", "gib", "seats", "least"),
+    [("gpt-oss-20b", 4, 24, 0.7936), ("Gemma-3-27B", 24, 18, 0.775)],
+)
+def test_windows_are_kept_at_the_ends_of_prompts_that_were_answered(
+    model: str, gib: int, seats: int, least: float
+) -> None:
+    """Of the tokens, vLLM's manager finds 79.1 %: 16 fewer of each prompt."""
+    result, _ = replay(
+        answered_seats(seats),
+        manager_name=ManagerName.RUST,
+        cache=model_cache(model, gib * GIB, Deployment(in_flight_batches=1)),
+        config=EngineConfig(max_num_seqs=8),
+    )
+    assert result.hit_rate > least

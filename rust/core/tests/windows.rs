@@ -192,6 +192,26 @@ fn seats_that_take_turns_find_all_while_what_they_need_fits() {
 }
 
 #[test]
+fn the_same_prompt_and_its_next_turn_find_all_that_they_can_behind_an_answer() {
+    for windows in WINDOWS {
+        for (next, most) in [(0, 320 - BLOCK), (80, 320)] {
+            let managers: [Box<dyn Rules>; 2] =
+                [Box::new(served(70, windows, false)), Box::new(natural(70, windows))];
+            for mut rules in managers {
+                let first = prompt(7, 320);
+                rules.serve(&first, 200);
+                // Others push out blocks that no place needs.
+                for number in 10..13 {
+                    rules.serve(&prompt(number, 800), 1);
+                }
+                let found = rules.serve(&[&first[..], &prompt(8, next)].concat(), 1);
+                assert_eq!(found, most, "{windows:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_drafter_that_drops_a_block_finds_the_block_before() {
     for windows in &WINDOWS[..2] {
         for num_seats in [1, 8] {

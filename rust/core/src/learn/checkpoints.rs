@@ -28,11 +28,11 @@ pub(crate) enum Reason {
 
 impl Checkpoints {
     /// Where a prompt of `num_tokens` tokens leaves checkpoints, which earlier ones left where it leaves them
-    /// `num_left` times. The same prompt, sent again, can hit `last` tokens.
+    /// `num_left` times. The same prompt, sent again, can hit `last` tokens, and a longer one the `whole`.
     pub(crate) fn plan(
         &self,
         traffic: &Traffic,
-        (client, num_tokens, last): (u16, u32, u32),
+        (client, num_tokens, [last, whole]): (u16, u32, [u32; 2]),
         resumed: &ResumePoint<'_>,
         num_left: u8,
     ) -> CheckpointPlan {
@@ -42,6 +42,9 @@ impl Checkpoints {
             traffic.plan(&self.policy, Prompt { start, num_tokens, branch, num_left, class });
         for &length in std::mem::take(&mut plan.lengths).as_slice() {
             plan.lengths.insert(length.min(last));
+            if length >= last {
+                plan.lengths.insert(whole);
+            }
         }
         plan.end &= !self.has_drafts;
         plan

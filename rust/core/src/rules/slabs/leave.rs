@@ -29,8 +29,8 @@ impl<S: Store> KvCacheManager<S> {
         };
         let (traffic, request) = (&keeper.traffic, &mut self.engine.requests.rows[row].rest);
         let num_left = request.shared.as_ref().map_or(0, |shared| traffic.num_left(shared));
-        let last = self.config.checkpoint_position(num_prompt, rules.grain);
-        let plan = rules.plan(traffic, (request.trail.client, num_prompt, last), resumed, num_left);
+        let about = (request.trail.client, num_prompt, self.config.checkpoint_ends(num_prompt));
+        let plan = rules.plan(traffic, about, resumed, num_left);
         request.trail.plan = Some(plan);
     }
 
@@ -125,6 +125,16 @@ impl ManagerConfig {
     /// Whether some group keeps states for drafts.
     pub(crate) fn has_drafts(&self) -> bool {
         self.groups.iter().any(|group| group.kind.num_speculative() > 0)
+    }
+
+    /// The longest checkpoint of a prompt that the same prompt could hit, and that a longer one could. Where a state would
+    /// need a copy for each, the first serves both; a window needs no more than a block beside the other.
+    fn checkpoint_ends(&self, num_prompt: u32) -> [u32; 2] {
+        let unit = self.hit_alignment();
+        let last = self.checkpoint_position(num_prompt, unit);
+        let whole = num_prompt.saturating_sub(self.num_hash_lookahead) / unit * unit;
+        let is_kept = !self.has_states() && !self.drops_eagle_checkpoint;
+        [last, if is_kept { whole } else { last }]
     }
 
     /// The longest checkpoint of a request that it could hit if it were sent again.
