@@ -1,5 +1,7 @@
 //! [`ReservedBytes`]: what the slabs are held for in which a block has an owner.
 
+use std::ops::Range;
+
 use rustc_hash::FxHashMap;
 
 use super::Engine;
@@ -120,7 +122,7 @@ impl<S: Store, R: RequestState> Engine<S, R> {
     fn owned(&self, num_computed: impl Fn(u64) -> Option<u32>) -> Vec<Owned> {
         let (store, groups) = (&self.cache.store, &self.cache.groups);
         let mut owned = vec![Owned::default(); groups.len()];
-        let mut shared: FxHashMap<(usize, BlockId), u64> = FxHashMap::default();
+        let mut shared: FxHashMap<(usize, BlockId), Vec<Range<u64>>> = FxHashMap::default();
         for row in self.requests.taken() {
             let num_computed = num_computed(self.requests.handle(row));
             let tables = groups.iter().zip(self.requests.tables(row));
@@ -128,20 +130,20 @@ impl<S: Store, R: RequestState> Engine<S, R> {
                 let states = store.pool(group.spec.pool);
                 let held = (0..).zip(&table.blocks).skip(table.num_skipped as usize);
                 for (position, &block) in held.filter(|(_, block)| !block.is_null()) {
-                    let num_unread = num_unread(group, position, num_computed);
+                    let read = tokens_read(group, position, num_computed);
                     if states.ref_count(block) == 1 {
                         owned[at].num_blocks += 1;
-                        owned[at].num_unread += num_unread;
+                        owned[at].num_unread +=
+                            u64::from(group.spec.block_size) - num_in(&mut [read]);
                     } else {
-                        let least = shared.entry((at, block)).or_insert(num_unread);
-                        *least = num_unread.min(*least);
+                        shared.entry((at, block)).or_default().push(read);
                     }
                 }
             }
         }
-        for ((at, _), num_unread) in shared {
+        for ((at, _), mut read) in shared {
             owned[at].num_blocks += 1;
-            owned[at].num_unread += num_unread;
+            owned[at].num_unread += u64::from(groups[at].spec.block_size) - num_in(&mut read);
         }
         owned
     }
@@ -158,16 +160,30 @@ impl<S: Store, R: RequestState> Engine<S, R> {
     }
 }
 
-/// Tokens of the block at a position that a request does not read after `num_computed` tokens.
-fn num_unread(group: &Group, position: u32, num_computed: Option<u32>) -> u64 {
+/// Returns the tokens of the block at a position that a request reads after `num_computed` tokens, counted from the
+/// start of the block.
+fn tokens_read(group: &Group, position: u32, num_computed: Option<u32>) -> Range<u64> {
     let (kind, size) = (group.kind(), u64::from(group.spec.block_size));
-    let Some(num_computed) = num_computed.filter(|_| kind.role() != Role::State) else { return 0 };
-    let read = match kind.encoder_tokens() {
-        0 if kind.is_constant() => return 0,
-        0 => num_computed - kind.num_live_tokens(num_computed)..num_computed,
-        num_encoder => 0..num_encoder,
-    };
     let start = u64::from(position) * size;
-    let read = u64::from(read.start).max(start)..u64::from(read.end).min(start + size);
-    size - read.end.saturating_sub(read.start)
+    let num_computed = num_computed.filter(|_| kind.role() != Role::State);
+    let read = match (num_computed, kind.encoder_tokens()) {
+        (Some(num_computed), 0) if !kind.is_constant() => {
+            num_computed - kind.num_live_tokens(num_computed)..num_computed
+        }
+        (Some(_), num_encoder) if num_encoder > 0 => 0..num_encoder,
+        _ => return 0..size,
+    };
+    let inside = |at: u32| u64::from(at).saturating_sub(start).min(size);
+    inside(read.start)..inside(read.end)
+}
+
+/// Returns how many tokens lie in at least one of the ranges.
+fn num_in(ranges: &mut [Range<u64>]) -> u64 {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let (mut num_tokens, mut end) = (0, 0);
+    for range in ranges {
+        num_tokens += range.end.saturating_sub(range.start.max(end));
+        end = range.end.max(end);
+    }
+    num_tokens
 }
