@@ -230,6 +230,8 @@ NEVER = "from_the_file"
         (f"a: 2024-13-45\nb: {NEVER}", "is not YAML that can be read"),
         (f"a: {'9' * 5000}", "is not YAML that can be read"),
         ("a: " + "[" * 500 + "]" * 500, "is not YAML that can be read"),
+        ("a: " + "[" * 60_000, "is not YAML that can be read"),
+        ("a: " + "{b: " * 12_000, "is not YAML that can be read"),
         ("hf-overrides: {a: 2024-01-01}\nport: x", "cannot be planned"),
         ("a: &a [x, x]\n" + "".join(f"b{n}: [*a, *a]\n" for n in range(40)), "aliases"),
         (

@@ -1,7 +1,7 @@
 """The recorded options of vLLM's server, and those that ``--config FILE`` gives in YAML."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib import import_module
@@ -105,6 +105,9 @@ def shown(value: object) -> str:
 LARGEST: Final = 65_536
 """Bytes of a file; a larger one is refused."""
 
+MOST_DEEP: Final = 100
+"""Lists and mappings in each other; a deeper file is refused."""
+
 
 def split(arguments: Sequence[str]) -> tuple[list[str], str | None]:
     """Return the arguments without ``--config``, and its file, None without one.
@@ -168,7 +171,7 @@ def _content(name: str) -> object:
         raise PlanError(f"--config {shown(name)}: the file is larger than {LARGEST:,} bytes")
     yaml = import_module("yaml")
     try:
-        has_aliases = any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text))
+        has_aliases = _has_aliases(yaml.parse(text))
         content: object = None if has_aliases else yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -177,6 +180,26 @@ def _content(name: str) -> object:
     if has_aliases:
         raise PlanError(f"--config {shown(name)}: aliases are not read; write their values out")
     return content
+
+
+def _has_aliases(events: Iterable[Any]) -> bool:
+    """Whether YAML repeats a value by its name.
+
+    Raises:
+        RecursionError: lists and mappings lie deeper in each other than options do. PyYAML needs
+            quadratic time for those.
+
+    """
+    depth = 0
+    for event in events:
+        kind = type(event).__name__
+        if kind == "AliasEvent":
+            return True
+        depth += kind.endswith("StartEvent")
+        depth -= kind.endswith("EndEvent")
+        if depth > MOST_DEEP:
+            raise RecursionError(f"deeper than {MOST_DEEP}")
+    return False
 
 
 def _words(option: str, given: object) -> Iterator[str]:
