@@ -13,7 +13,7 @@ PACKAGE = "hybrid_blocks.vllm"
 GEOMETRY = sorted((ROOT / "python/hybrid_blocks/geometry").glob("*.py"))
 RUST = sorted((ROOT / "rust/vllm/src").rglob("*.rs"))
 STATES = ROOT / "kernels/convert_states/pools.py"
-FIGURES = sorted((ROOT / "python/hybrid_blocks/metrics").glob("*.py"))
+FIGURES = ROOT / "python/hybrid_blocks/metrics.py"
 VARIABLES = ROOT / "python/hybrid_blocks/variables.py"
 STUB = ROOT / "python/hybrid_blocks/_core/vllm.pyi"
 _IN_RUST = re.compile(r'(?:intern!\([^"]*|(?:number|size|list|object|truth|presence) )"(\w+)"')
@@ -90,7 +90,7 @@ def written_past_the_class() -> set[str]:
 def own_names() -> set[str]:
     """Return what the adapter and the compiled core define themselves."""
     names = set()
-    for tree in _trees([*PLUGIN.rglob("*.py"), *GEOMETRY, STATES, *FIGURES, VARIABLES, STUB]):
+    for tree in _trees([*PLUGIN.rglob("*.py"), *GEOMETRY, STATES, FIGURES, VARIABLES, STUB]):
         for node in ast.walk(tree):
             match node:
                 case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
