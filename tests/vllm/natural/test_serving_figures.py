@@ -96,31 +96,35 @@ def test_a_row_of_the_record_is_not_measured_again(tmp_path: Path) -> None:
         return {}
 
     def cases() -> Iterator[tuple[dict[str, Any], Any]]:
-        for name in ("a", "b"):
+        for name in ("Phi-4", "Qwen3.5-27B"):
             yield {"model": name, "side": Side.STOCK}, partial(measure, name)
 
     for _ in range(2):
         record = Record(tmp_path / "rows.jsonl")
         rows = list(serving.rows("running", cases(), record, []))
-        assert [row["model"] for row in rows] == ["a", "b"]
-    assert measured == ["a", "b"]
+        assert [row["model"] for row in rows] == ["Phi-4", "Qwen3.5-27B"]
+    assert measured == ["Phi-4", "Qwen3.5-27B"]
+    on_card = [row["code"].endswith(" on H100-80GB") for row in rows]
+    assert on_card == [False, True]  # the first one's kernels are the same on all cards
 
 
 def test_a_model_that_is_refused_is_left_out_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(name: str, side: Side) -> dict[str, Any]:
-        if (name, side) == ("b", Side.NATURAL):
+        if (name, side) == ("Qwen3.5-27B", Side.NATURAL):
             raise OtherLevelError("the natural side runs at level manager")
         return {"running": 64 + (side is Side.NATURAL), "live_over_reserved": 1.0}
 
     def cases(_: Path, models: list[str]) -> Iterator[tuple[dict[str, Any], Any]]:
-        for name in models or ["a", "b"]:
+        for name in models or ["Phi-4", "Qwen3.5-27B"]:
             for side in Side:
                 yield {"model": name, "side": side}, partial(measure, name, side)
 
     monkeypatch.setattr(_served_running, "cases", cases)
-    for number, (models, status) in enumerate([([], 0), (["a"], 0), (["b"], 1), (["a", "b"], 1)]):
+    for number, (models, status) in enumerate(
+        [([], 0), (["Phi-4"], 0), (["Qwen3.5-27B"], 1), (["Phi-4", "Qwen3.5-27B"], 1)]
+    ):
         record = tmp_path / str(number)
         record.mkdir()
         named = ["--models", *models] if models else []
@@ -129,10 +133,10 @@ def test_a_model_that_is_refused_is_left_out_and_named(
             serving.main()
         assert exit_.value.code == status
         said = capsys.readouterr().out
-        assert ("left out: b: the natural side runs at level manager\n" in said) is (
-            models != ["a"]
+        assert ("left out: Qwen3.5-27B: the natural side runs at level manager\n" in said) is (
+            models != ["Phi-4"]
         )
-        assert ("MISSED running: left out: b" in said) is bool(status)
+        assert ("MISSED running: left out: Qwen3.5-27B" in said) is bool(status)
 
 
 def test_what_falls_short_is_named() -> None:
