@@ -244,7 +244,7 @@ def test_an_engine_at_another_level_is_refused(start: Start) -> None:
     other, reader = start(Engine(role="kv_producer", level="manager"), Engine(role="kv_consumer"))
     told = told_of(other, PROMPTS[0])
     assert tokens_of(ask(reader, PROMPTS[0], 24, told)) == tokens_of(ask(other, PROMPTS[0], 24))
-    assert "reads a prompt runs at level natural, the other does not" in reader.log_text()
+    assert "as where the other does not run at level natural" in reader.log_text()
 
 
 def loads(server: Server) -> dict[str, float]:

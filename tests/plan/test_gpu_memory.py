@@ -5,8 +5,9 @@ import re
 
 import estimate_error
 import pytest
+from hybrid_blocks.geometry.card import CARDS
 from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.plan.memory import CARDS, SOLD, parse_cards
+from hybrid_blocks.tools.plan.memory import SOLD, parse_cards
 from typer.testing import CliRunner
 
 

@@ -197,8 +197,8 @@ def test_times_in_another_unit_are_noted_or_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["prompt_tokens", "output_tokens", "block_tokens"])
 def test_a_recorded_length_that_is_too_large_names_its_line(tmp_path: Path, field: str) -> None:
-    row = {"hybrid_blocks_request": 0, "arrival": 0.5, "block_tokens": 16, "prompt_tokens": 20}
-    row |= {"output_tokens": 3, "blocks": ""}
+    row: dict[str, object] = {"hybrid_blocks_request": 0, "arrival": 0.5, "block_tokens": 16}
+    row |= {"prompt_tokens": 20, "output_tokens": 3, "blocks": ""}
     content = f"{json.dumps(row)}\n{json.dumps(row | {field: 2**31})}\n"
     with pytest.raises(DamagedLineError, match=rf"trace:2: .*{field}`: it is 2147483648"):
         read(tmp_path, content)

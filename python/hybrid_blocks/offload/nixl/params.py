@@ -64,7 +64,10 @@ def _refusal_of_blocks(groups: object, num_groups: int | None) -> str | None:
     if not isinstance(groups, list | tuple) or not groups:
         return f"remote_block_ids is {shortened(groups)}, not a list of blocks for each group"
     if num_groups is not None and len(groups) != num_groups:
-        return f"remote_block_ids has {len(groups)} groups, and the engine has {num_groups}"
+        return (
+            f"remote_block_ids has {len(groups)} groups, and the engine has {num_groups}, as where "
+            "the other does not run at level natural"
+        )
     for number, ids in enumerate(groups):
         if not isinstance(ids, list | tuple):
             return f"remote_block_ids[{number}] is {shortened(ids)}, not a list of blocks"

@@ -17,7 +17,7 @@ const HEAD_START: f64 = 4.0;
 /// Requests whose mean length counts as that of a conversation then.
 const NUM_MEASURED: u32 = 8;
 
-/// The share of what age finds that a trial has to find beyond it. ShadowCaches are rough: they know nothing of parts of
+/// The share of what age finds that a trial has to find beyond it. Trials are rough: they know nothing of parts of
 /// conversations, nor of prefixes that several share. Of 2,500 conversations (Mooncake, Qwen3.5-27B, 24 GiB on the
 /// device, 346 GiB of host memory) one life found 7 % more in a trial, and 7 % less in the cache.
 const LEAST_GAIN: f64 = 0.25;
