@@ -24,6 +24,17 @@ def test_states_are_kept_where_prompts_come_back_though_nothing_was_found_at_fir
     assert result.hit_rate > least
 
 
+def test_windows_of_first_prompts_are_kept_where_those_of_all_do_not_fit() -> None:
+    """Of the tokens, vLLM's manager finds 11.9 %."""
+    result, _ = replay(
+        generate_workload("seats", num_requests=216, num_seats=18),
+        manager_name=ManagerName.RUST,
+        cache=model_cache("gpt-oss-20b", 2 * GIB, Deployment(in_flight_batches=1)),
+        config=EngineConfig(max_num_seqs=2, watermark=0.0),
+    )
+    assert result.hit_rate > 0.6
+
+
 @pytest.mark.parametrize("running", [2, 8])
 def test_ends_are_kept_where_only_the_ends_of_prompts_were_evicted(running: int) -> None:
     """Of the tokens, vLLM's manager finds 64.5 % with 2 requests at a time."""

@@ -1,8 +1,8 @@
 """Every reason of the table is given by the code that decides it."""
 
+import dataclasses
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +13,16 @@ from hybrid_blocks.reasons import REASONS
 from hybrid_blocks.tools.doctor import answer
 from hybrid_blocks.vllm.level import Grant, Level
 from hybrid_blocks.vllm.manager.geometry import unsupported_reason
+from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hybrid_blocks.vllm.natural import refusal
 from hybrid_blocks.vllm.scheduler import batching
 from oracle.engines import ENGINES, full, mamba, mla, sliding
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import CrossAttentionSpec, RSWASpec
+from vllm.v1.kv_cache_interface import CrossAttentionSpec, KVCacheSpec, RSWASpec
 
 Produce = Callable[[pytest.MonkeyPatch], str | None]
 
-NATIVE = batching.NativeKVCacheManager.__new__(batching.NativeKVCacheManager)
+NATIVE = NativeKVCacheManager.__new__(NativeKVCacheManager)
 SIZES: dict[str, Any] = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
 PULLS = ("HybridNixlConnector", "hybrid_blocks.offload.nixl")
 DEFAULTS = {
@@ -86,7 +87,7 @@ def with_other_copies(patch: pytest.MonkeyPatch) -> str | None:
 
 
 def group(spec: Any, hash_block_size: int = 4) -> Produce:
-    made = replace(ENGINES["full"], groups=(full(4), spec), enable_caching=False)
+    made = dataclasses.replace(ENGINES["full"], groups=(full(4), spec), enable_caching=False)
     return lambda _: unsupported_reason(made.config(), hash_block_size=hash_block_size)
 
 
@@ -110,8 +111,13 @@ class Replaced(Scheduler):
 
 def with_outputs_left(patch: pytest.MonkeyPatch) -> str | None:
     patch.setattr(answer, "scheduler_grant", lambda: Grant(Level.MANAGER))
-    patch.setattr(answer.batching, "unsupported_reason", lambda _: None)
+    patch.setattr(batching, "unsupported_reason", lambda _: None)
     return answer._one_by_one(SimpleNamespace(scheduler=None, num_left=1))  # type: ignore[arg-type]
+
+
+def replace(spec: KVCacheSpec, **fields: Any) -> KVCacheSpec:
+    """Change fields that only some specs have."""
+    return dataclasses.replace(spec, **fields)
 
 
 STATE = replace(mamba(128, "align"), shapes=((1,), (2, 4, 4)), dtypes=(torch.float32,) * 2)

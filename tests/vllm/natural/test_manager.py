@@ -137,8 +137,8 @@ def test_attention_that_starts_on_a_slab_has_it_zeroed_once() -> None:
     engine = engine_of(20)
     engine.add(list(range(40)), 10)
     first = engine.step()
-    (slab,) = first.new_block_ids_to_zero
-    assert slab == first.scheduled_new_reqs[0].block_ids[0][0] // BLOCKS_PER_SLAB
+    slab = first.scheduled_new_reqs[0].block_ids[0][0] // BLOCKS_PER_SLAB
+    assert first.new_block_ids_to_zero == [slab]
     engine.add(list(range(100, 140)), 10)
     assert engine.step().new_block_ids_to_zero is None, "the second shares the first one's slab"
 
