@@ -35,11 +35,11 @@ _Handles: TypeAlias = npt.NDArray[np.int64]
 _Counts: TypeAlias = npt.NDArray[np.int32]
 
 SESSION_HINTS: tuple[str, ...]
-"""What :meth:`BlockManager.set_hint` takes."""
+"""Hints that :meth:`BlockManager.set_hint` takes."""
 
 @type_check_only
 class BuildInfo(TypedDict):
-    """What the extension was built as."""
+    """Version, profile and target of the extension's build."""
 
     version: str
     profile: str
@@ -195,11 +195,11 @@ class GroupKind:
     ) -> GroupKind: ...
     @property
     def name(self) -> str:
-        """Its name, such as ``sliding_window``."""
+        """Name of the kind, such as ``sliding_window``."""
 
     @property
     def parameters(self) -> dict[str, int]:
-        """Its numbers by name, such as ``window``."""
+        """Numbers of the kind by name, such as ``window``."""
 
     @property
     def is_cached(self) -> bool:
@@ -222,7 +222,7 @@ class GroupKind:
 
 @final
 class GroupSpec:
-    """What the layers of a cache group keep.
+    """Kind, block size and pools of a cache group.
 
     ``kind`` is one of these, and takes its numbers as keywords or behind it, as in
     ``sliding_window(window=4096)``:
@@ -257,7 +257,7 @@ class GroupSpec:
     ) -> GroupSpec: ...
     @property
     def kind(self) -> str:
-        """Which layers."""
+        """Kind of the group's layers, as text."""
 
     @property
     def block_size(self) -> int:
@@ -555,11 +555,11 @@ class BlockManager:
 
     @property
     def num_requests(self) -> int:
-        """Requests known."""
+        """Number of known requests."""
 
     @property
     def num_groups(self) -> int:
-        """Groups."""
+        """Number of cache groups."""
 
     @property
     def max_request_tokens(self) -> int:

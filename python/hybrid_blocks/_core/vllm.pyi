@@ -539,7 +539,7 @@ class ScheduledDecodes:
         """Drafts by request, of those that have any."""
     @property
     def req_ids(self) -> list[str]:
-        """The requests."""
+        """Ids of the requests that decode."""
     @property
     def new_block_ids(self) -> list[tuple[list[int], ...] | None]:
         """New blocks by group, or ``None``."""

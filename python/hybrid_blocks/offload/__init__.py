@@ -17,7 +17,7 @@ def __getattr__(name: str) -> Any:
     if name == "HybridOffloadingSpec":
         from hybrid_blocks.offload import release  # noqa: PLC0415 - imports vLLM
 
-        # What the spec imports may be missing.
+        # The check comes first: in another release of vLLM the spec's imports may be missing.
         release.check()
         from hybrid_blocks.offload.spec import HybridOffloadingSpec  # noqa: PLC0415 - imports vLLM
 

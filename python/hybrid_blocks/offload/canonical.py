@@ -79,7 +79,7 @@ class Writer:
         if isinstance(value, Set):
             return ["set", *sorted((self.write(it, place, depth + 1) for it in value), key=_text)]
         if (fields := self._fields(value)) is not None:
-            # An object of which nothing counts is as good as none.
+            # An object without a field that counts becomes an empty mapping, without its class.
             return fields and [
                 type(value).__qualname__,
                 {name: self.write(it, f"{place}.{name}", depth + 1) for name, it in fields.items()},
@@ -117,7 +117,7 @@ class Writer:
     def _fields(self, value: object) -> dict[str, object] | None:
         if isinstance(value, type):
             return None
-        # It may be a dataclass too, but has further attributes: what its file says, and overrides.
+        # A dataclass's fields would leave out attributes from the model's file, and overrides.
         if isinstance(value, PretrainedConfig):
             return {name: it for name, it in vars(value).items() if name not in _NOT_THE_MODEL}
         if dataclasses.is_dataclass(value):

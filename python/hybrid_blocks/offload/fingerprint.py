@@ -8,7 +8,7 @@ from typing import Final
 
 # Up to this size a file is read as a whole.
 _SMALL: Final = 16 << 20
-# Of a larger one this many samples are read, evenly spaced, and its end.
+# Number of evenly spaced samples of a larger file; its end is read too.
 _NUM_SAMPLES: Final = 256
 _SAMPLE: Final = 4096
 _MOST_FILES: Final = 10_000

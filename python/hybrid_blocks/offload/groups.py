@@ -47,7 +47,7 @@ class Groups:
     state_format: str | None = None
 
     def parts_of(self, group: Group) -> list[Part]:
-        """What a chunk consists of."""
+        """The parts of a chunk; one opaque part where a group names none."""
         return list(group.parts) or [opaque(group.rank_bytes, self.num_ranks)]
 
     def codec(self, group: Group) -> ChunkCodec:

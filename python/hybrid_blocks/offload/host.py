@@ -62,7 +62,7 @@ class Host:
     def complete_store(self, keys: Sequence[bytes], *, success: bool) -> int:
         """Let chunks that were copied be found; return how many were on their way."""
         ended = [OffloadKey(key) for key in self.cache.complete_store(keys, success)]
-        # What failed was never announced; vLLM only drops what it noted of it.
+        # A failed store was never announced; vLLM only drops the metadata that it noted.
         self._note(ended, removed=not success, metadata_only=not success)
         return len(ended)
 

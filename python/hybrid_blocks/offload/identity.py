@@ -24,7 +24,7 @@ _ROPES_OF_ANY_LENGTH: Final = (
     *("default", "linear", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling", "mrope"),
     *("bailing_mrope", "proportional", "mllama4", "openpangu"),
 )
-# Rotations for short and for long requests, of which the longest length picks one.
+# Rotations for short and for long requests; the longest length picks one of both.
 _TWO_ROPES: Final = ("longrope", "su")
 # Models that shrink images by the longest length, and those that scale attention by it.
 _ANY_LENGTH_COUNTS: Final = (
@@ -77,7 +77,7 @@ def identity_of(config: "VllmConfig") -> Identity:
     parts = {
         "config": config,
         "environment": environment(),
-        # What the same bits of a number of 8 bits mean differs between GPUs of one kind.
+        # GPUs of one kind differ in the value that the bits of an 8-bit float stand for.
         "fp8": [str(current_platform.fp8_dtype()), current_platform.is_fp8_fnuz()],
         "seed": None if is_read else model.seed,
         # Transformers resizes images, and computes models that vLLM has no code of.

@@ -47,7 +47,7 @@ class LazyScheduler(OffloadingConnectorScheduler):
 
     def _num_computed(self, req_id: str) -> int:
         """Tokens of a preempted request that its blocks hold: vLLM counts from 0 again by now."""
-        # Of the last token nothing is computed, nor of drafts that were refused.
+        # The last token has no computed state yet, and neither have refused drafts.
         most = self._req_status[req_id].req.num_tokens - 1
         return min(self._num_reached.pop(req_id, 0), most)
 

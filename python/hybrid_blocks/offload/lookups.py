@@ -57,12 +57,12 @@ class Lookups:
             return _RESULTS[self._host.cache.presence(key)]
         num_computed = state.num_computed
         if group.window is None:
-            # The chunk begins where the device's end, also where only a part of it is asked for.
+            # The device's chunks end where this one begins, also where vLLM asks for a part of it.
             num_computed = (position - 1) // group.tokens * group.tokens
         is_stale = state.version != self._host.cache.version or num_computed < state.num_computed
         if is_stale and self._plan(state, num_computed, context):
             return self._defer(key, state, context)
-        # A drafter's group is asked for one chunk more than is loaded.
+        # For a drafter's group, vLLM looks up one chunk more than it loads.
         is_within = position <= state.num_tokens + group.tokens
         presence = self._host.cache.presence(key) if is_within else ABSENT
         # vLLM can load no more than a state or window here, or it had found the end of the plan.
@@ -86,7 +86,7 @@ class Lookups:
         if self._read(state, found, context):
             return None
         if found.is_pending:
-            # What a tier that stands still was to bring is not waited for.
+            # Requests do not wait for reads from a tier that stands still.
             is_given_up = any(map(self._promotions.is_given_up, found.on_host))
             return num_computed if is_given_up else None
         return state.num_tokens

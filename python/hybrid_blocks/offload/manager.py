@@ -86,10 +86,8 @@ class HybridOffloadingManager(OffloadingManager):
 
     @property
     def counts(self) -> Counts:
-        """What was counted since the last report."""
+        """The counts since the last report."""
         return self._host.counts
-
-    # Look-ups
 
     def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
         """Say whether a chunk can be loaded as part of what the request can restore."""
@@ -117,8 +115,6 @@ class HybridOffloadingManager(OffloadingManager):
         """Say which tier a chunk came from."""
         return self._state(req_context).promoted.get(key, CacheHitSource.HOST)
 
-    # Loads
-
     def prepare_load(self, keys: Collection[OffloadKey], req_context: ReqContext) -> LoadStoreSpec:
         """Pin chunks that were just found, and say where they are."""
         keys = list(keys)
@@ -140,8 +136,6 @@ class HybridOffloadingManager(OffloadingManager):
         """Note that a request resumed from these chunks."""
         del req_context
         self.cache.touch(list(keys))
-
-    # Stores
 
     def prepare_store(
         self, keys: Collection[OffloadKey], req_context: ReqContext
@@ -170,7 +164,7 @@ class HybridOffloadingManager(OffloadingManager):
 
     def _note_computing(self, req_id: str, state: RequestState, num_tokens: int) -> None:
         """Note what a step computes of a prompt: what is offered was not there before it."""
-        # Of an answer a chunk is offered at its end, though it took many steps.
+        # A chunk of an answer took many steps, though vLLM offers it in one.
         num_tokens = min(num_tokens, state.num_known)
         if self._computing is not None:
             self._computing.advance(req_id, num_tokens - state.num_reached)
@@ -224,7 +218,7 @@ class HybridOffloadingManager(OffloadingManager):
         """Take what ended on the tiers' threads."""
         for req_id in (*context.new_req_ids, *context.preempted_req_ids):
             if (state := self._requests.get(req_id)) is not None:
-                # It runs, so it has loaded what it could; its next look-up finds it longer.
+                # A running request has loaded its chunks; its next look-up finds it longer.
                 self._promotions.release(state)
                 state.limit = None
                 self.counts.passed_by_tokens += state.num_passed_by
@@ -261,8 +255,6 @@ class HybridOffloadingManager(OffloadingManager):
     def shutdown(self) -> None:
         """Write what is under way and finish it, as far as the tiers go on."""
         self._progress.finish()
-
-    # Reports
 
     def take_events(self) -> Iterable[OffloadingEvent]:
         """Return what was stored and evicted since this was last asked."""

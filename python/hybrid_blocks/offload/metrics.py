@@ -70,7 +70,7 @@ class HostInfo(ConfigInfo):
 
 @dataclass
 class Counts:
-    """What was counted since it was last reported; the names are those of the metrics."""
+    """Counts since the last report, under the names of the metrics."""
 
     lookups: int = 0
     stored_chunks: int = 0

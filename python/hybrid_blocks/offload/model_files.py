@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _COMMIT: Final = re.compile("[0-9a-f]{40}")
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-# What stands for a shard's number in a path of tensorizer.
+# Placeholder of a shard's number in a path of tensorizer.
 _SHARD: Final = re.compile(r"%0?\d*d")
 _PROCESSORS: Final = tuple(
     f"{it}.json" for it in ("processor_config", "preprocessor_config", "video_preprocessor_config")

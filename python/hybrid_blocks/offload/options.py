@@ -26,7 +26,7 @@ STORE: Final = "store"
 """The option of the connector that is none of the spec."""
 STATE_FORMATS: Final = ("bf16", "fp8", "int8")
 _READS: Final = ("soonest", "longest")
-# What vLLM's connector reads itself, or puts in.
+# Options that vLLM's connector reads itself, or puts in.
 _CONNECTOR: Final = (
     "spec_name",
     "spec_module_path",

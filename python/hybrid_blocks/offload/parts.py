@@ -51,7 +51,7 @@ class Structure:
 
     @classmethod
     def of(cls, layers: Sequence[tuple[str, list[Part]]]) -> "Structure":
-        """Of layers by name."""
+        """Build the structure of a chunk from the parts of its layers, by name."""
         kinds: list[list[Part]] = []
         for _, parts in layers:
             if parts not in kinds:
@@ -64,7 +64,7 @@ class Structure:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Structure":
-        """What ``dataclasses.asdict`` made, through JSON."""
+        """Read a structure that ``dataclasses.asdict`` turned into JSON."""
         kinds = [[Part(*part) for part in parts] for parts in value["kinds"]]
         return cls(kinds, value["layers"], value["depths"])
 

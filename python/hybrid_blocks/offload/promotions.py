@@ -26,9 +26,9 @@ class Promotions:
         self._host = host
         self._below = below
         self._waiting: list[RequestState] = []
-        # What reads that do not end were to bring.
+        # Keys of chunks whose reads do not end.
         self._given_up: set[bytes] = set()
-        # Of what is read and of what is held, summed over requests.
+        # Bytes of the chunks being read and held, summed over requests.
         self._bytes = 0
 
     def begin(self, state: RequestState, found: Lookup, context: ReqContext) -> None:
@@ -87,7 +87,7 @@ class Promotions:
 
     def _refuse(self, state: RequestState) -> None:
         """Hold a request back until there may be room, but not for ever."""
-        # It pins nothing meanwhile, so no two requests wait for each other.
+        # A refused request pins nothing meanwhile, so no two requests wait for each other.
         state.version = -1
         now = time.monotonic()
         if state.refused_since is None:
@@ -119,7 +119,7 @@ class Promotions:
             self._host.cache.begin_load(mine)
             state.held.extend(mine)
             state.promoted.update((OffloadKey(key), tier.source) for key in mine)
-            if not state.held:  # nothing arrived
+            if not state.held:
                 self.release(state)
         self._waiting = [state for state in self._waiting if state.waiting]
 

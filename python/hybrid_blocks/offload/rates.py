@@ -5,11 +5,11 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Final
 
-# What the newest measurement counts in a mean.
+# Weight of the newest measurement in a mean.
 _WEIGHT: Final = 1 / 8
 # Seconds without a read after which one request tries again, whatever was measured.
 RETRY_AFTER: Final = 60.0
-# Sizes must differ by more than this share, squared, before a rate is told apart from a latency.
+# Sizes must differ by more than this share, squared, before a fit separates rate and latency.
 _RIDGE: Final = 1 / 64
 # Tokens below which a step takes hardly longer than one without a prompt.
 _LEAST_TOKENS: Final = 512
@@ -37,7 +37,7 @@ class ReadRate:
     """
 
     def __init__(self) -> None:
-        """Know nothing."""
+        """Begin without a measurement."""
         self._bytes: float | None = None
         self._seconds: float | None = None
         self._bytes_squared: float | None = None
@@ -153,7 +153,7 @@ class ComputeRate:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """What was given or measured; ``None`` if neither."""
+        """The given rate, else the measured one; ``None`` without either."""
         if self._given is not None:
             return self._given
         return self._tokens / self._seconds if self._tokens and self._seconds else None

@@ -124,7 +124,7 @@ class Region:
         return region
 
     def header(self) -> Header:
-        """What the workers wrote."""
+        """Read the header that the workers wrote."""
         text = bytes(self._header).partition(b"\0")[0]
         fields = json.loads(text)
         structures = [Structure.from_json(it) for it in fields.pop("structures")]

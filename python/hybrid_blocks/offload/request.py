@@ -11,7 +11,7 @@ from hybrid_blocks._core.offload import RequestKeys
 
 @dataclass(eq=False)
 class RequestState:
-    """Of one request.
+    """Look-up state of one request.
 
     ``keys`` are those that `keys_of` last found. ``chain`` is its number in the host cache once it
     stores. ``num_tokens`` is the length that the last look-up found, at least the ``num_computed``
@@ -37,7 +37,7 @@ class RequestState:
     waiting: set[bytes] = field(default_factory=set)
     held: list[bytes] = field(default_factory=list)
     promotions: list[int] = field(default_factory=list)
-    # How often ended transfers had been taken, and the first key that was asked for after that.
+    # Number of takes of ended transfers, and the key of the first question after the last take.
     first_asked: tuple[int, bytes] = (-1, b"")
     # By group, the step and the position of the last question that was put off.
     deferred: dict[int, tuple[int, int]] = field(default_factory=dict)

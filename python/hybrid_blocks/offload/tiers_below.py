@@ -28,7 +28,7 @@ class TiersBelow:
         return sum(tier.num_under_way for tier in self if not tier.is_stuck)
 
     def for_load(self, context: ReqContext) -> "TiersBelow":
-        """Those that a request may be loaded from, and that do not stand still."""
+        """Return the tiers that may serve a request's loads and do not stand still."""
         allows = context.load_tier_filter.allows
 
         def may_load(tier: TierQueue[Any]) -> bool:

@@ -12,7 +12,7 @@ from hybrid_blocks.offload.tiers_below import TiersBelow
 
 # Host memory that may be pinned for writes at a time, as a divisor.
 _SHARE: Final = 4
-# Of that, how much must be free before the next part of a request is written, as a divisor.
+# Part of that which must be free before a request's next part is written, as a divisor.
 _LEAST_SHARE: Final = 4
 # Keys that may wait to be written; the oldest requests' are let go.
 _MOST_KEYS: Final = 1 << 18
@@ -20,7 +20,7 @@ _MOST_KEYS: Final = 1 << 18
 
 @dataclass
 class _Left:
-    """What a request left for a tier, and a chunk that it waits for."""
+    """Chunks that a request left for a tier, and a chunk that it waits for."""
 
     tier: TierQueue[Any]
     keys: Sequence[bytes]

@@ -1,4 +1,4 @@
-"""What an engine holds of prompts that another engine has not read yet."""
+"""Memory that an engine holds for prompts until another engine has read them."""
 
 from collections.abc import Sequence
 from typing import Any, Final

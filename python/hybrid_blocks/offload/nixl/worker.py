@@ -92,7 +92,7 @@ class HybridNixlWorker(NixlPullConnectorWorker):
         try:
             return super()._nixl_handshake(*args, **kwargs)
         except RuntimeError as error:
-            # Of an engine that differs in this alone the hash is known.
+            # The hash of an engine that differs only in its use of slabs is computable here.
             if self._hash(is_in_slabs=not self.is_in_slabs) not in str(error):
                 raise
             which = "reads a" if self.is_in_slabs else "computed the"
@@ -132,8 +132,6 @@ class SlabNixlWorker(HybridNixlWorker):
                 f"kernels read blocks of {self.block_size} tokens, and level natural planned "
                 "others; leave out --block-size, or set HYBRID_BLOCKS=manager"
             )
-
-    # Regions
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """Note where the blocks of each layer lie, and what another engine needs to read them."""
@@ -241,8 +239,6 @@ class SlabNixlWorker(HybridNixlWorker):
         # One strided descriptor is one layer.
         assert len(desc_starts) == self._num_attention
         return np.array(self._region_is_mla[: self._num_attention], dtype=bool)
-
-    # Reads
 
     @cached_property
     def _num_parts(self) -> int:
@@ -385,8 +381,6 @@ class SlabNixlWorker(HybridNixlWorker):
         if begins and self.device_type != "cpu":
             torch.accelerator.current_stream().synchronize()
         super().start_load_kv(metadata)
-
-    # Leases
 
     def _check_lease(self, remote: "RemoteMeta") -> None:
         """Refuse blocks that the other engine may have given to other requests by now."""

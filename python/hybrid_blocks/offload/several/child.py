@@ -30,7 +30,7 @@ class Child:
 
     @property
     def label(self) -> str:
-        """Its place and its class, as in metrics."""
+        """The connector's place and class, as in metrics."""
         return f"{self.place} {type(self.connector).__name__}"
 
     def is_asked(self, now: float) -> bool:
@@ -38,13 +38,13 @@ class Child:
         return self._errors < _FAILURES_IN_A_ROW or now - self._last_failure > RETRY_AFTER
 
     def note_error(self, now: float) -> None:
-        """It raised an error instead of an answer."""
+        """Note that the connector raised an error instead of an answer."""
         self._errors += 1
         self._last_failure = now
         self.counts["errors"] += 1
 
     def note_answer(self, request_id: str, *, is_later: bool, now: float) -> float:
-        """It answered, or wants to be asked again; return for how long it has wanted that."""
+        """Note an answer or, if ``is_later``, a delay; return seconds since the first delay."""
         self._errors = 0
         if not is_later:
             self._asked_since.pop(request_id, None)
@@ -52,7 +52,7 @@ class Child:
         return now - self._asked_since.setdefault(request_id, now)
 
     def note_load(self, now: float, *, is_whole: bool) -> None:
-        """A load ended, or failed."""
+        """Note that a load ended, or failed."""
         self.share += (is_whole - self.share) / 2
         if not is_whole:
             self._last_failure = now
@@ -70,7 +70,7 @@ class Child:
         return Offer(self.place, num_tokens, seconds, 1.0 if is_trusted else self.share)
 
     def begin(self, num_tokens: int, num_bytes: int, now: float, *, is_async: bool) -> "Load":
-        """It loads. How long that takes is measured where the engine goes on meanwhile."""
+        """Begin a load; time it only where the engine does not wait for it."""
         self.counts["loads"] += 1
         self.counts["loaded_tokens"] += num_tokens
         return Load(self, self.rate.begin(num_bytes, now) if is_async else None)
@@ -85,7 +85,7 @@ class Load:
     block_ids: frozenset[int] = frozenset()
 
     def end(self, now: float, *, is_whole: bool) -> None:
-        """It ended, or failed."""
+        """End the load, and note whether it failed."""
         if self.read is not None:
             self.read.ended = now
             self.child.rate.end(self.read, is_whole=is_whole)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Offer(NamedTuple):
-    """What one connector would load.
+    """The load that one connector offers.
 
     ``seconds`` is how long that takes; 0 where nothing was measured, so that it is tried. ``share``
     is the part of its loads that did not fail.

@@ -90,8 +90,6 @@ class HybridMultiConnector(VllmMultiConnector):
             of_class[kind] += 1
         return found
 
-    # Loads
-
     def on_new_request(self, request: "Request") -> None:
         """Begin to know a request."""
         self._known.add(request.request_id)
@@ -234,8 +232,6 @@ class HybridMultiConnector(VllmMultiConnector):
             # Workers report the end of asynchronous loads, also of requests that have ended.
             self._end(req_id, monotonic(), is_whole=True)
         return super()._aggregate_request_finished(request, *arguments)
-
-    # Figures
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         """Return each connector's figures, and what was chosen since the last call."""

@@ -39,7 +39,7 @@ class ChoiceStats(KVConnectorStats):
         return cls(data)
 
     def reset(self) -> None:
-        """Forget all."""
+        """Forget all figures."""
         self.data: dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> KVConnectorStats:

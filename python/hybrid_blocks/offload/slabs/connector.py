@@ -23,7 +23,7 @@ _vllm_init = OffloadingConnector.__init__
 
 
 class SlabConnector(OffloadingConnector):
-    """What an `OffloadingConnector` becomes where the engine's blocks lie in slabs."""
+    """The class of an `OffloadingConnector` where the engine's blocks lie in slabs."""
 
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         """Let the scheduler side work on the blocks."""
@@ -60,7 +60,7 @@ class SlabConnector(OffloadingConnector):
         return self._side.has_pending_work
 
 
-# What offload needs of vLLM is compared with the names in vLLM's own method.
+# The check of vLLM's names unwraps this function and reads them in vLLM's own method.
 @functools.wraps(_vllm_init)
 def _init(
     self: Any, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"

@@ -1,4 +1,4 @@
-"""What the scheduler side keeps of a request, and of a transfer."""
+"""The scheduler side's records of a request, and of a transfer."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -76,8 +76,6 @@ class SlabScheduler:
         self._sources = Sources(blocks)
         self._take_states = blocks.note_states(self.let_go)
 
-    # Loads
-
     def on_new_request(self, request: "Request") -> None:
         """Begin to know a request."""
         # A client's ``vllm_xargs`` can put a text there, where vLLM expects a mapping.
@@ -121,7 +119,7 @@ class SlabScheduler:
                 # This slot is the request's own: no checkpoint lies in it that others read.
                 places = [(last, table[0])]
             else:
-                # Of a window, what lies before it is not there.
+                # Blocks before a window are 0 in the table.
                 places = [(at + 1, table[at]) for at in range(first, last) if table[at]]
             sizes.append(len(places))
             ids += [block for _, block in places]
@@ -142,8 +140,6 @@ class SlabScheduler:
             source = self.manager.get_load_source(key, held.context)
             sources[source] = sources.get(source, 0) + self._tokens
         return sources
-
-    # Stores
 
     def build_connector_meta(self, output: "SchedulerOutput") -> OffloadingConnectorMetadata:
         """Store what the step completes, and the states that got a key."""
@@ -239,7 +235,7 @@ class SlabScheduler:
         """End a request. What is copied of it has owners of its own."""
         if (held := self._requests.pop(request.request_id, None)) is not None:
             if request.num_output_tokens and not self._is_loading(held):
-                # Of the last token nothing is computed.
+                # The last token's state is not computed yet.
                 reached = min(request.num_computed_tokens, request.num_tokens - 1)
                 self._store(held, reached, held.take_passing())
             self._finished.append(held)
