@@ -56,9 +56,9 @@ NEED_CPU_OPERATORS = [
 ]
 collect_ignore = [] if computes_on_cpu() else NEED_CPU_OPERATORS
 
-# What imports vLLM or torch. `pytest --without-vllm` leaves it out and says so, and `--only-vllm`
-# leaves out the rest. Without these options all is collected, and fails where they are missing.
-# A single test of another file that needs them is marked `vllm`.
+# Tests that import vLLM or torch. `pytest --without-vllm` leaves them out and says so, and
+# `--only-vllm` leaves out the rest. Without these options all are collected, and fail where vLLM or
+# torch is missing. A single test of another file that needs vLLM or torch is marked `vllm`.
 TESTS = Path(__file__).parent
 NEED_VLLM = [
     *("e2e", "kernels", "vllm"),

@@ -1,4 +1,4 @@
-"""What a test leaves behind for those after it: parts of vLLM that stay replaced, variables."""
+"""Replaced parts of vLLM, and variables, that a test leaves behind for the tests after it."""
 
 import logging
 import os
@@ -11,7 +11,7 @@ _OF_THE_PROCESS = frozenset({"HYBRID_BLOCKS_METRICS"})
 
 
 def state() -> dict[str, Any]:
-    """What the process is like now. Imports nothing: what is not imported was not changed."""
+    """Read the state of the process. Import nothing: an absent module was not changed."""
     seen: dict[str, Any] = {
         f"${name}": value
         for name, value in os.environ.items()

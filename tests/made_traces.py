@@ -12,7 +12,7 @@ CONVERSATION_ID = 64
 
 
 class Facts(NamedTuple):
-    """What a reader must find: requests, those that wait for none, and the first prompt's tokens.
+    """Counts that a reader must find: requests, those that wait for none, tokens of the first.
 
     ``hit_ids`` of ``num_ids`` global ids of prompts were computed by an earlier request.
     """
@@ -126,7 +126,7 @@ def llmservingsim(path: Path, num_requests: int = 120) -> Facts:
 
 
 def azure(path: Path, num_requests: int = 200) -> Facts:
-    """Lengths alone."""
+    """Write a trace that holds lengths alone."""
     random = Random(4)
     rows = [(random.randrange(1, 4000), random.randrange(0, 300)) for _ in range(num_requests)]
     lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]

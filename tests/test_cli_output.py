@@ -1,4 +1,4 @@
-"""What all commands do alike: files, errors, and options that would be ignored."""
+"""Files, errors and ignored options, which all commands treat alike."""
 
 import ast
 import os

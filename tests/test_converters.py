@@ -86,7 +86,7 @@ def run(name: str, *words: str, given: str = "") -> subprocess.CompletedProcess[
 
 
 def convert(folder: Path, name: str, given: str) -> Trace:
-    """What the replay reads of a converted file."""
+    """Return the trace that the replay reads from a converted file."""
     ran = run(name, given=given)
     assert ran.returncode == 0, ran.stderr
     path = folder / "requests.jsonl"

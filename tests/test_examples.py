@@ -80,7 +80,7 @@ def test_the_compose_file_starts_the_newest_tested_release_with_variables_of_the
 
 
 def shell_words(model: str, options: str) -> list[str]:
-    """What the shell of the compose file starts once its wheel is installed."""
+    """Return the command that the compose file's shell starts once its wheel is installed."""
     shell, flag, script = load(COMPOSE / "compose.yaml")["services"]["vllm"]["entrypoint"]
     assert (shell, flag) == ("sh", "-c")
     install, _, start = script.replace("$$", "$").partition(" && exec ")

@@ -140,7 +140,7 @@ def test_the_plugin_keeps_few_rooms_and_arrows_and_no_circle() -> None:
     assert {"manager", "releases"} <= uses["scheduler"]
     assert len(rooms) <= MOST_ROOMS
     assert sum(map(len, uses.values())) <= MOST_ARROWS
-    TopologicalSorter(uses).prepare()  # raises CycleError
+    TopologicalSorter(uses).prepare()  # a cycle raises CycleError
 
 
 def test_a_drawing_is_read_as_it_says() -> None:

@@ -1,4 +1,4 @@
-"""What is written of the tested releases of vLLM follows the one list of them."""
+"""Every file that names the tested releases of vLLM follows the one list of them."""
 
 import tomllib
 from pathlib import Path

@@ -72,7 +72,7 @@ FILES: dict[str, bytes] = {
 
 @pytest.fixture(autouse=True)
 def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What runs vLLM, or a process for each package, has been reached: no input was refused."""
+    """Fail where vLLM, or a process for each package, would run: no input was refused."""
 
     def ran(*_: object, **__: object) -> None:
         raise InvalidArgumentError("it would run")

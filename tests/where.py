@@ -46,7 +46,7 @@ def names(kind: str) -> re.Pattern[str]:
     found = [rf"[\"`]{kind}[\"`(]"]
     if kind in rust:
         found.append(rf"\b(?:GroupKind|Self)::{rust[kind]}\b")
-    # What all attention shares tells nothing of a kind.
+    # A name that all attention shares tells nothing of a kind.
     found += [rf"\b{name}\b" for name in vllm.get(kind, ()) if "FullAttention" not in name]
     return re.compile("|".join(found))
 

@@ -25,7 +25,7 @@ WARM = {
     "Qwen3VLForConditionalGeneration": "qwen3_vl",
     "LlavaForConditionalGeneration": "llava",
 }
-"""What these models import, the children of this process have for the others."""
+"""Models whose imports the parent does, so that forked children share them."""
 
 
 def main() -> None:

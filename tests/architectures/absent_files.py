@@ -1,6 +1,6 @@
-"""What lies beside a ``config.json``: tokenizers, processors and towers, which hold no cache.
+"""Stand-ins for tokenizers, processors and towers, which hold no cache.
 
-A model looks some of them up while it is built, and stand-ins answer.
+A model looks some of them up next to its ``config.json`` while it is built.
 """
 
 import os

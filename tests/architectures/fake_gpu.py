@@ -137,7 +137,7 @@ def _operator(namespace: _OpNamespace, name: str) -> Any:
 
 
 class Driver(Stream):
-    """What kernels ask Triton's driver while they are declared."""
+    """Triton's driver as kernels ask for it while they are declared."""
 
     @staticmethod
     def get_current_target() -> GPUTarget:

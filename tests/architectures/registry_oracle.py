@@ -41,7 +41,7 @@ BACKENDS = {
     "Rnj1ForCausalLM": "TRITON_ATTN",
     "Step1ForCausalLM": "TRITON_ATTN",
 }
-"""What a server has to be started with for models whose attention the first choice cannot do."""
+"""Attention backend that a server needs for models that the default backend cannot compute."""
 
 
 OTHER_CLASS = ("molmo2",)

@@ -25,7 +25,7 @@ OTHER_NUMBERS = ("Zamba2ForCausalLM",)
 
 
 VLLMS_GUESS = 2048
-"""What vLLM takes where a model has no longest request."""
+"""Longest request that vLLM takes where a model names none."""
 
 
 @pytest.mark.parametrize("name", RECORDED)

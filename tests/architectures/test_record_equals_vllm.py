@@ -61,7 +61,7 @@ def _different(rows: dict[str, Any]) -> list[str]:
 
 
 def _said(row: dict[str, Any]) -> dict[str, Any]:
-    """What vLLM said: the caches of a model, or that it did not build one."""
+    """Return vLLM's answer: the caches of a model, or that it did not build one."""
     return {key: value for key, value in row.items() if key not in ("written", "error")}
 
 

@@ -1,4 +1,4 @@
-"""What the core answers to random operations, the Python manager answers too, call by call.
+"""The Python manager answers random operations as the core does, call by call.
 
 The operations are those of ``rust/ops``, where a naive model checks the core's answers. Bytes drawn
 here are decoded there; what comes back is every call that was made, and what it returned.

@@ -1,4 +1,4 @@
-"""What a panic in the core leaves behind, seen with a build that can be made to panic."""
+"""State that a panic in the core leaves behind, seen with a build that can be made to panic."""
 
 import subprocess
 import sys

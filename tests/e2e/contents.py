@@ -1,4 +1,4 @@
-"""What finished requests leave in memory: keys, values and states of vLLM's ``LLM``.
+"""Keys, values and states that finished requests of vLLM's ``LLM`` leave in memory.
 
 A program of its own, as vLLM is set up once a process. ``test_contents.py`` starts it.
 """
@@ -16,7 +16,7 @@ from server import environment
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """What one request left when it finished.
+    """Blocks that one request left when it finished.
 
     ``caches`` are its blocks by layer and position, in the order of tokens: a state layer has one,
     of attention those that the request still needs. ``num_cached`` prompt tokens were hit.
@@ -29,7 +29,7 @@ class Content:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run left, request by request, and how its memory was cut."""
+    """Contents that a run left, request by request, and how its memory was cut."""
 
     contents: list[Content]
     block_size: int

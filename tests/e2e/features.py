@@ -1,4 +1,4 @@
-"""What vLLM's ``LLM`` answers to requests of many sorts, all sent at once.
+"""Answers of vLLM's ``LLM`` to requests of many sorts, all sent at once.
 
 A program of its own, as vLLM is set up once a process. ``test_features.py`` starts it.
 """
@@ -19,7 +19,7 @@ their log probabilities where they were asked for."""
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run answered, request by request, and counted.
+    """Answers of a run, request by request, and its counts.
 
     ``cached`` are prompt tokens that were hit, ``began`` the times of first tokens in seconds.
     """

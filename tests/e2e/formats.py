@@ -21,7 +21,7 @@ NUM_SLABS = 64
 
 @dataclass(frozen=True)
 class Answers:
-    """What an engine answered and counted, as `offline.Result` has it.
+    """Answers and counts of an engine, as `offline.Result` has them.
 
     ``logprobs`` are those of the tokens, ``num_conversions`` the copies between formats.
     """

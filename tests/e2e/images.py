@@ -1,4 +1,4 @@
-"""What vLLM's ``LLM`` answers to prompts with images, round by round.
+"""Answers of vLLM's ``LLM`` to prompts with images, round by round.
 
 A program of its own, as vLLM is set up once a process. ``test_images.py`` starts it.
 """

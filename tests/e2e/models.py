@@ -118,7 +118,7 @@ def build_with_draft_head(folder: Path) -> Path:
     for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
         head[f"mtp.{name}.weight"] = norm.clone()
     (size,) = norm.shape
-    # What it reads of the embedding goes through; of the model's hidden state it reads nothing.
+    # The head passes the embedding through, and ignores the model's hidden state.
     head["mtp.fc.weight"] = torch.eye(size, 2 * size).to(norm.dtype)
     save_file(weights | head, target / "model.safetensors", metadata={"format": "pt"})
     return target

@@ -17,7 +17,7 @@ STORY_TOKENS = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run of the program answered and counted.
+    """Answers and counts of a run of the program.
 
     ``answers`` are tokens by prompt, ``cached`` the prompt tokens that were hit, ``num_drafts`` the
     draft tokens proposed and ``num_accepted`` those that were right. ``num_copies`` are the steps

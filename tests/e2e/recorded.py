@@ -1,4 +1,4 @@
-"""What an engine records of its own traffic, beside what its clients saw."""
+"""An engine's record of its own traffic, compared with what its clients saw."""
 
 import asyncio
 import base64
@@ -21,7 +21,7 @@ from hybrid_blocks.tools.trace.recorded import Record, parse
 from server import Server
 from traffic import client, complete, encode
 
-# What the CPU's attention takes, and what vLLM inflates blocks in steps of there.
+# The CPU's attention takes blocks of the first; vLLM inflates blocks there in steps of the second.
 _KERNEL_BLOCK, _ALIGNED_BLOCK = 32, 128
 _MAX_NUM_SEQS = 128  # vLLM's default on a CPU
 _LENGTH = 1024

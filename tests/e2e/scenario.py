@@ -14,10 +14,10 @@ CROWD = [
 ]
 
 PROMPTS = {"first": QUESTIONS, "second": QUESTIONS, "crowd": CROWD, "pressed": STORIES}
-"""What each list of answers in a `Record` answers."""
+"""Prompts behind each list of answers in a `Record`."""
 
 TOGETHER = {"pressed", "crowd"}
-"""What arrives at once, while the engine is paused. The others arrive in turn."""
+"""Lists whose prompts arrive at once, while the engine is paused. The others arrive in turn."""
 
 
 def arrival(patience_s: float = 3_600.0) -> list[float]:
@@ -34,7 +34,7 @@ def arrival(patience_s: float = 3_600.0) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a server answered and counted.
+    """Answers and counts of a server.
 
     ``first`` and ``second`` are two passes over prompts that share a prefix. ``crowd`` comes from
     200 streams at once, ``pressed`` from more requests than the cache holds at a time.

@@ -1,4 +1,4 @@
-"""What finished requests leave in memory is what they leave without a prefix cache."""
+"""Finished requests leave in memory the same contents as without a prefix cache."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -22,7 +22,7 @@ KINDS = {"granitemoehybrid": 20, "gemma3_text": 24}
 """Models that compute in float32, and slabs too few for all stories at once."""
 
 ROUNDING = 1e-3
-"""What the order of sums may change, in standard deviations of a tensor; other texts change 1."""
+"""Change that the order of sums may make, in deviations of a tensor; other texts make one of 1."""
 
 
 @cache
@@ -62,7 +62,7 @@ def test_chunks_alone_change_no_more_than_rounding(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_texts_leave_something_else(kind: str) -> None:
-    first, second = uncached(kind, chunk=256).contents[6:8]  # two stories
+    first, second = uncached(kind, chunk=256).contents[6:8]  # the prompts are two stories
     assert min(differences(first, second)) > 100 * ROUNDING
 
 

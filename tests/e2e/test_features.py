@@ -128,7 +128,7 @@ def test_requests_of_all_sorts_answer_as_without_the_plugin(kind: str, level: st
 
 
 def test_the_requests_are_of_all_sorts() -> None:
-    """What is compared is there: schemas are kept to, adapters change answers, samples differ."""
+    """Answers follow their schemas, adapters change them, and samples differ."""
     answers = mixed("granitemoehybrid", "off", is_cut_otherwise=False).answers
     sorts = [SORTS[number // BOTH_TIMES % len(SORTS)] for number in range(NUM_REQUESTS)]
     for sort, answer in zip(sorts, answers, strict=True):

@@ -27,7 +27,7 @@ LEVELS: dict[str, tuple[str, dict[str, Any]]] = {
     "natural-batched": ("natural", {"block_size": BLOCK}),
 }
 NUM_PROMPTS = 8
-NUM_OTHERS = 4  # of so many prompts, one has no image
+NUM_OTHERS = 4  # one prompt of that many has no image
 
 
 def prompts(*, first: int, last: int) -> list[Prompt]:
@@ -99,6 +99,6 @@ def test_the_same_image_hits_and_another_one_does_not(level: str) -> None:
         in_front = cached["other image in front"][number]
         assert in_front == (0 if has_images else cached["same images"][number])
         assert cached["other image behind"][number] >= BLOCK
-        # What an image shows decides the answer behind it.
+        # The content of an image decides the answer behind it.
         is_other = answers["other image behind"][number] != answers["first"][number]
         assert is_other is has_images

@@ -13,7 +13,7 @@ from vllm.platforms import current_platform
 
 PACKAGE = Path(vllm.__file__).parent
 NAMESPACE = "_C"
-# Of what 0.33 calls, 0.32's operators have empty places for FP8, and take one argument less for
+# 0.33 calls operators that 0.32 leaves empty for FP8, or that take one argument less there for
 # quantized experts. No model of these tests is quantized.
 CHANGED = {
     "dynamic_per_token_scaled_fp8_quant",

@@ -1,4 +1,4 @@
-"""What clients send to the server, and what they get back."""
+"""Requests that clients send to the server, and the answers they get back."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _UNTIL_ALL_ARE_QUEUED_S = 4.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a request produced: token ids, and how many tokens of its prompt were cached."""
+    """Token ids that a request produced, and how many tokens of its prompt were cached."""
 
     tokens: tuple[int, ...]
     cached_tokens: int

@@ -1,4 +1,4 @@
-"""What cannot be hashed is refused with a message that says why."""
+"""Input that cannot be hashed is refused with a message that says why."""
 
 from array import array
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the kernel tests share: the device, the versions under test and groups of odd tensors."""
+"""The device, the versions under test and groups of odd tensors, shared by the kernel tests."""
 
 import os
 from collections.abc import Iterator

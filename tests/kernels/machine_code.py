@@ -1,4 +1,4 @@
-"""What the assembler made of a kernel, read with the disassembler that Triton's wheel ships."""
+"""Machine code of a kernel, read with the disassembler that Triton's wheel ships."""
 
 import re
 import subprocess

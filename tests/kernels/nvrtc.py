@@ -11,7 +11,7 @@ OF_CUPY = "-ftz=true"  # which it adds to the options of every source
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What NVRTC made of one source for one architecture."""
+    """NVRTC's output for one source and one architecture."""
 
     machine_code: bytes
     assembly: str

@@ -1,4 +1,4 @@
-"""What only a GPU can show: streams, graphs, warm-up and pinned memory (``make test-gpu``)."""
+"""Streams, graphs, warm-up and pinned memory, which only a GPU can test (``make test-gpu``)."""
 
 import threading
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kernel_cases import DEVICE
 
 FORMATS = ("bf16", "fp8", "int8")
-# Of the 8-bit formats' limits, of ties of bf16, and of what a scale decides.
+# Values at the 8-bit formats' limits, at ties of bf16, and where the scale decides.
 SPECIAL = (
     *(0.0, -0.0, 1.0, -1.0, 448.0, -448.0, 127.0, 3.0e38, -3.4028235e38, 2.0**-149, -(2.0**-127)),
     *(2.0**-100, 2.0**-101, 2.0**-126, 1.00390625, 1.01171875, 0.5, 2.5, 126.5, -126.5, 17.0, 19.0),

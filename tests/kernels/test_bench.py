@@ -1,4 +1,4 @@
-"""What the GPU benchmark makes of its times, and that its gate finds a wrong result."""
+"""The GPU benchmark's figures from its times, and a wrong result that its gate finds."""
 
 import sys
 from importlib import import_module

@@ -171,7 +171,7 @@ def test_padding_of_lists_on_the_device_is_skipped(backend: Backend, direction: 
     ("granule", "begin", "width"), [(4096, 0, 16), (1000, 0, 8), (6, 0, 2), (4096, 4, 4)]
 )
 def test_tritons_accesses_are_as_wide_as_places_allow(granule: int, begin: int, width: int) -> None:
-    """Its interpreter would not see one that is too wide; a device refuses it."""
+    """Triton's interpreter would not see an access that is too wide; a device refuses it."""
     group = BlockTensors([torch.zeros(4, 64, device=DEVICE)])
     records = Records(group, buffer(8192)[begin:], granule)
     with running("triton"):

@@ -1,4 +1,4 @@
-"""What the host keeps of a stream: the ring of lists, held buffers and laid-out launches."""
+"""The ring of lists, held buffers and laid-out launches that the host keeps of a stream."""
 
 import gc
 import threading

@@ -38,7 +38,7 @@ def test_triton_kernels_compile_to_16_byte_accesses(arch: int) -> None:
     for compiled in moves:
         assert compiled["wide"] > 0, compiled
         assert compiled["narrow_stores"] == 0, compiled
-        # What an ordered walk reads may have been written by the same launch.
+        # An ordered walk may read bytes that the same launch wrote.
         assert compiled["read_only"] == 0, compiled
         assert compiled["stack_bytes"] == 0, compiled
         assert compiled["registers"] <= 64, compiled  # a program of 32 warps runs on an SM
@@ -50,4 +50,4 @@ def test_triton_kernels_compile_to_16_byte_accesses(arch: int) -> None:
         rounded_once = {"add.rn.f32", "mul.rn.f32", "div.rn.f32"}
         assert set(compiled["arithmetic"]) <= rounded_once, compiled
         assert compiled["wide"] >= 9, compiled
-        assert compiled["registers"] <= 128, compiled  # 16 warps
+        assert compiled["registers"] <= 128, compiled  # 16 warps run on an SM

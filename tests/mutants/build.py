@@ -16,7 +16,7 @@ from mutants.switches import MODULE, Switches, blamed, next_arm
 
 @dataclass(frozen=True)
 class Program:
-    """What is copied and built: ``paths`` below ``root``, and the tests of ``packages``."""
+    """Files to copy and build: ``paths`` below ``root``, and the tests of ``packages``."""
 
     root: Path
     paths: tuple[str, ...]
@@ -42,7 +42,7 @@ class Build:
     tests: list[CompiledTest]
     switched: list[Mutant]
     left_out: list[Mutant]
-    """Those that have no switch, since the program does not compile with one."""
+    """Mutants that have no switch, since the program does not compile with one."""
 
 
 def build(program: Program, mutants: Sequence[Mutant], folder: Path) -> Build:

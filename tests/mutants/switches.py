@@ -34,7 +34,7 @@ mod mutants {
     }
 }
 """
-"""What the crate's root gets: the environment variable `MUTANT` tells which switch is on."""
+"""Module that the crate's root gets: the environment variable `MUTANT` tells which switch is on."""
 
 _GUARD = b"!crate::mutants::on(%d)"
 _MARKED = re.compile(rb"/\*mutant (\d+)\*/.*?/\*end \1\*/", re.DOTALL)
@@ -45,7 +45,7 @@ class Switches:
 
     def __init__(self, source: bytes, mutants: Iterable[Mutant]) -> None:
         self.unplaced: list[Mutant] = []
-        """Those without a place for a switch: both sides of one must have the same type, which
+        """Mutants without a place for a switch: both sides of one must have the same type, which
         returned values of `impl Trait` have not."""
         self._source = source
         self._lines = source.split(b"\n")

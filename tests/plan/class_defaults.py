@@ -1,4 +1,4 @@
-"""What vLLM's and transformers' configuration classes fill in where a ``config.json`` is silent.
+"""Defaults of vLLM's and transformers' classes for fields that a ``config.json`` leaves out.
 
 ``python tests/plan/class_defaults.py`` writes the record that the package reads.
 """

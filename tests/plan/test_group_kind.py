@@ -1,4 +1,4 @@
-"""What a kind of layers holds, against a request that is followed token by token."""
+"""Memory that a kind of layers holds, against a request that is followed token by token."""
 
 from itertools import product
 

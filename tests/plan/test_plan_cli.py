@@ -66,7 +66,7 @@ def test_every_byte_is_accounted_for() -> None:
 
 
 def test_fields_of_one_name_mean_the_same_in_both_plans() -> None:
-    """What vLLM logs is less than a third of what it runs: it counts the batch for each request."""
+    """vLLM logs less than a third of the requests it runs: it counts the batch for each of them."""
     report = _report("Gemma-3-27B", "--memory", "24GiB", "--max-model-len", "8k")
     for side in ("vllm", "natural"):
         plan = report[side]

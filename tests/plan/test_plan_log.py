@@ -535,7 +535,7 @@ def test_engines_with_parallel_data_have_figures_of_their_own() -> None:
         assert report.figures.memory_bytes == pytest.approx(23.2 * 2**30, rel=1e-4)
 
 
-# What is no log
+# Input that is no log
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What real vLLM deployments logged at start, reproduced.
+"""Capacities that real vLLM deployments logged at start, reproduced.
 
 The rows are facts from public engine logs. Logged GiB are rounded to two digits. A row is met if a
 memory that rounds to the same GiB gives exactly the logged tokens and digits of the concurrency.

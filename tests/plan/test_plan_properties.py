@@ -1,4 +1,4 @@
-"""What holds for every model, deployment and memory."""
+"""Properties that hold for every model, deployment and memory."""
 
 from arena_filler import serve_all
 from examples import examples

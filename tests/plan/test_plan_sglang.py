@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 RECORDED: dict[str, list[tuple[str, int, list[Any] | None]]] = json.loads(
     Path(__file__).with_name("sglang_pools.json").read_bytes()
 )
-"""What SGLang 0.5.23's own functions returned: by model, of a case and GiB of memory.
+"""Results of SGLang 0.5.23's own functions: by model, of a case and GiB of memory.
 
 Strategy, bytes of a state, state slots, slots of a request, tokens, tokens of windows, and most
 requests; null where SGLang refuses.

@@ -1,4 +1,4 @@
-"""What a plan answers first: whether level ``natural`` runs more requests than vLLM."""
+"""The first line of a plan: whether level ``natural`` runs more requests than vLLM."""
 
 import json
 from pathlib import Path

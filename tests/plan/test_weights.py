@@ -13,7 +13,7 @@ SIZES: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("published_sizes.json").read_bytes()
 )
 UNKNOWN = {"Kimi-K3", "Ling-3.0-Flash", "Qwen3.8-Flash-Next"}
-"""Built-in models whose names tell no number, and of which none is published."""
+"""Built-in models whose number of weights is neither in their names nor published."""
 
 
 @pytest.mark.parametrize("row", SIZES, ids=lambda row: row["model"])

@@ -25,7 +25,7 @@ def test_states_are_kept_where_prompts_come_back_though_nothing_was_found_at_fir
 
 
 def test_windows_of_first_prompts_are_kept_where_those_of_all_do_not_fit() -> None:
-    """Of the tokens, vLLM's manager finds 11.9 %."""
+    """vLLM's manager finds 11.9 % of the tokens."""
     result, _ = replay(
         generate_workload("seats", num_requests=216, num_seats=18),
         manager_name=ManagerName.RUST,
@@ -37,7 +37,7 @@ def test_windows_of_first_prompts_are_kept_where_those_of_all_do_not_fit() -> No
 
 @pytest.mark.parametrize("running", [2, 8])
 def test_ends_are_kept_where_only_the_ends_of_prompts_were_evicted(running: int) -> None:
-    """Of the tokens, vLLM's manager finds 64.5 % with 2 requests at a time."""
+    """vLLM's manager finds 64.5 % of the tokens with 2 requests at a time."""
     result, _ = replay(
         generate_workload("seats", num_requests=600, num_seats=16),
         manager_name=ManagerName.RUST,
@@ -67,7 +67,7 @@ def answered_seats(seats: int) -> Trace:
 def test_windows_are_kept_at_the_ends_of_prompts_that_were_answered(
     model: str, gib: int, seats: int, least: float
 ) -> None:
-    """Of the tokens, vLLM's manager finds 79.1 %: 16 fewer of each prompt."""
+    """vLLM's manager finds 79.1 % of the tokens: 16 fewer of each prompt."""
     result, _ = replay(
         answered_seats(seats),
         manager_name=ManagerName.RUST,

@@ -13,7 +13,7 @@ from hybrid_blocks.tools.replay.managers.rust import make_rust
 
 @dataclass
 class Life:
-    """What was seen of one request."""
+    """Facts that the manager's calls showed of one request."""
 
     prompt: list[int]
     matched: int | None = None

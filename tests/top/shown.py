@@ -1,4 +1,4 @@
-"""What an engine shows on ``/metrics``, from the objects that fill it."""
+"""Metrics that an engine shows on ``/metrics``, from the objects that fill it."""
 
 import os
 from pathlib import Path

@@ -20,7 +20,7 @@ def lines(folder: Path, level: str, width: int = 80, *, offloads: bool = False) 
 
 
 def row(found: list[str], name: str) -> str:
-    """What stands behind a name, each gap one space."""
+    """Return the values behind a name, each gap one space."""
     beginning = f"  {name:<18}"
     (line,) = [line for line in found if line.startswith(beginning)]
     return " ".join(line.removeprefix(beginning).split())

@@ -22,7 +22,7 @@ def read_in_turn(*answers: Reading | GoneError) -> Callable[[], Reading]:
 
 
 def views(*answers: Reading | GoneError) -> list[View]:
-    """What is shown of these answers, until the user quits after the last one."""
+    """Return the views of these answers, until the user quits after the last one."""
     seen: list[View] = []
     watch("url", read_in_turn(*answers), seen.append, lambda: len(seen) > len(answers))
     return seen

@@ -126,7 +126,7 @@ OWNERS = {
 
 BLOCK_TOKENS = 16
 SLAB_BLOCKS = 37
-"""Of attention: 7 small squares in a row of a slab, and 6 rows."""
+"""Blocks of attention in a slab: 7 small squares in a row, and 6 rows."""
 STATE_GROUPS = 4
 """Groups of states that this model has."""
 

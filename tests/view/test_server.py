@@ -48,7 +48,7 @@ def fetched(served: GuardedServer, address: str, **headers: str) -> tuple[int, s
 
 
 def sent(served: GuardedServer, head: str) -> str:
-    """What the server answers to bytes that no client of HTTP sends."""
+    """Return the server's answer to bytes that no client of HTTP sends."""
 
     async def ask() -> str:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(host_of(served)[10:]))
