@@ -32,6 +32,7 @@ LEAST_WORDS = 3
 MARKS = re.compile(r"noqa|type:|fmt:|pragma|mypy:|ruff:|!|-{2,}|SAFETY")
 """How comments for tools begin, and lines between sections."""
 PLAIN = (
+    "benches",
     "docs",
     "examples/convert",
     "fuzz",

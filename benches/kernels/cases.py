@@ -370,14 +370,14 @@ PAGES = (8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20)
 
 def all_cases() -> Iterator[Case]:
     """Yield the rows one at a time, the most telling first, so that few buffers are alive."""
-    tensors = QWEN_27B.of(64)  # 10 GB
+    tensors = QWEN_27B.of(64)  # these tensors take 10 GB
     name = "copy 1 request's state, all layers"
     yield block_copies(name, tensors, 1, target=0.85, prediction="91 to 95 / 88 to 93 %")
     yield replayed_copy(tensors)
     for count in (8, 16):
         name = f"copy {count} requests' states"
         yield block_copies(name, tensors, count, target=0.93, prediction="96 to 101 / 96 to 101 %")
-    tensors = QWEN_9B.of(256)  # 13 GB
+    tensors = QWEN_9B.of(256)  # these tensors take 13 GB
     for count in (1, 16, 128):
         yield block_copies(f"Qwen3.5-9B, copy {count} states of 49.88 MiB", tensors, count)
     del tensors

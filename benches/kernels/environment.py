@@ -1,4 +1,4 @@
-"""What the figures depend on: versions, sources, clocks and the link."""
+"""The figures' environment: versions, sources, clocks and the link."""
 
 import subprocess
 from importlib.metadata import PackageNotFoundError, version

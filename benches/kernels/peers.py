@@ -1,4 +1,4 @@
-"""What the same work costs without these kernels: torch, the driver's batches, vLLM's kernels."""
+"""The same work without these kernels: torch, the driver's batches, vLLM's kernels."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""What is made of the measured times: rows of the table and the entry of ``tuned.json``."""
+"""Summaries of the measured times: rows of the table and the entry of ``tuned.json``."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a decode step's tables and metadata cost a worker's processor, by number of KV cache groups.
+"""A worker's processor time for a decode step's tables and metadata, by number of cache groups.
 
 Serves a small hybrid on vLLM's CPU engine, in an environment that `make test-e2e` makes, with
 ``PYTHONPATH=tests:tests/e2e:tests/vllm OMP_NUM_THREADS=1``.

@@ -19,7 +19,7 @@ RECORD = Path(__file__).parents[1] / "record"
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the figures depend on, apart from the code."""
+    """The machine and the versions that figures depend on, apart from the code."""
 
     cpu: str
     cores: int

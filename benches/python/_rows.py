@@ -1,4 +1,4 @@
-"""What a benchmark returns: rows of one table, with the target each has to meet."""
+"""Results of a benchmark: rows of one table, with the target each has to meet."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What of a short prompt is found when it returns, for each length."""
+"""Tokens of a short prompt that a look-up finds when it returns, for each length."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the figures of level ``natural`` share: rows, how models are deployed, traces."""
+"""Shared parts of the figures of level ``natural``: rows, how models are deployed, traces."""
 
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -11,7 +11,7 @@ from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.trace import Trace, read_trace
 
 Cases = Iterator[tuple[Row, Callable[[], Row]]]
-"""What a row is of, and what measures the rest of it."""
+"""Rows that name a case, each with the function that measures its other fields."""
 
 GIB = 2**30
 MAX_MODEL_LEN = 16_384

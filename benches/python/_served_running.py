@@ -19,7 +19,7 @@ from natural.served import Served
 
 NUM_REQUESTS = 400
 MEAN_REQUESTS, MEAN_TOKENS = 64, 1366
-"""The planner counts so many requests of the Azure conversations' mean length in a memory."""
+"""The planner fits this number of requests of the Azure conversations' mean length."""
 FULL_LOAD_STEPS = 200
 FULL = 0.97
 """The share of reserved bytes that must be live."""

@@ -60,15 +60,15 @@ class Asking:
     """vLLM's scans over a manager."""
 
     def __init__(self, manager: HybridOffloadingManager) -> None:
-        """Ask ``manager``."""
+        """Ask ``manager`` in the scheduler's name."""
         self.manager = manager
         self._events_tracker = self
 
     def record_lookup(self, *_: Any) -> None:
-        """Note nothing."""
+        """Ignore the look-up: the benchmark reads no events."""
 
     def ask(self, prompt: Prompt) -> tuple[int | None, int | None]:
-        """What a step asks of a request that the device holds nothing of."""
+        """Ask a step's questions for a request without a block on the device."""
         scheduler: Any = OffloadingConnectorScheduler
         context = prompt.context
         attention = scheduler._maximal_prefix_lookup(self, prompt.keys[0], context, None, None, 0)
@@ -167,7 +167,7 @@ def again() -> Row:
 
 
 def run() -> list[Row]:
-    """Measure."""
+    """Measure all rows."""
     return [asked(), waiting(), again()]
 
 

@@ -195,7 +195,7 @@ STEPS: tuple[tuple[str, Settings, tuple[tuple[str, float], ...]], ...] = (
         (("manager", 3), ("batched", 6)),
     ),
     (
-        # Two are admitted in a step, so that they must run long for so many to run at a time.
+        # A step admits two requests, so only long answers let 1,024 of them run at a time.
         "1,024 running, 3 Mamba align + 1 full",
         Settings(
             level="",

@@ -149,7 +149,7 @@ FIGURES = {
     "capacity": (capacity, 2000, check_capacity),
     "mixed": (mixed, 2000, check_mixed),
 }
-"""What is run, with how many requests, and what it is held against."""
+"""Functions by figure, each with its number of requests and its check."""
 
 HITS = "hits"
 

@@ -120,7 +120,7 @@ LOADS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is run of all that could be.
+    """The part of all replays to run.
 
     Attributes:
         loads, models: by name.

@@ -46,7 +46,7 @@ def draw_block(
 
 
 def memory(folder: Path) -> None:
-    """What one request occupies in vLLM's equal blocks and in slabs."""
+    """Draw the memory of one request in vLLM's equal blocks and in slabs."""
     report = make_report(Plan(load_model(MODEL), MEMORY, Deployment(card=CARD)), [TOKENS])
     assert report.vllm is not None
     figure = Figure(figsize=(9.6, 2.3), layout="constrained")

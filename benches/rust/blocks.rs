@@ -1,4 +1,4 @@
-//! What one full-attention group costs: blocks in and out, a long match, a decode step, a start.
+//! The cost of one full-attention group: blocks in and out, a long match, a decode step, a start.
 
 mod digests;
 #[allow(dead_code, unused_imports, reason = "only what is raced is used here")]
@@ -64,7 +64,7 @@ fn long_match(c: &mut Criterion) {
     group.throughput(Throughput::Elements(6_250));
     group.bench_function("match_6250", |b| {
         b.iter(|| {
-            // Tells that more tokens are known, none in fact: the match is made anew.
+            // An append of no tokens makes the manager match again.
             manager.append(handle, 0, &[]).unwrap();
             manager.match_prefix(handle).unwrap().num_tokens
         });
@@ -147,7 +147,7 @@ fn hash(digest: &Digest) -> u64 {
     u64::from_le_bytes(*digest.as_bytes().first_chunk().unwrap())
 }
 
-/// What the prefix index needs of a hash table. Entry `i` has the digest `digests[i]`.
+/// The hash table that the prefix index needs. Entry `i` has the digest `digests[i]`.
 trait Table {
     fn find(&self, digests: &[Digest], digest: &Digest) -> Option<u32>;
     fn insert(&mut self, digests: &[Digest], entry: u32);

@@ -1,4 +1,4 @@
-//! What hybrid models cost: a decode step with several groups, admission, a returning conversation.
+//! The cost of hybrid models: a decode step with several groups, admission, a returning conversation.
 
 mod digests;
 

@@ -209,7 +209,7 @@ fn lookup() {
         let weighed = least(2000, || {
             black_box(planner.plan_soonest(&tiers, &costs, black_box(&digests), 0, TOKENS));
         });
-        // The attention is there and no state is: every length is asked for.
+        // The disk has the attention and no state, so the planner looks up every length.
         let without: [&dyn Tier; 1] = [&*disk];
         let miss = least(2000, || {
             black_box(planner.plan(&without, black_box(&digests), 0, TOKENS));
@@ -301,7 +301,7 @@ fn disk_rate() {
     for round in 0..5u64 {
         let ours = through_tier(&folder, &io, &mut bytes, round);
         let raw = raw_transfers(&folder, &*io, &mut bytes);
-        // It reads what it wrote.
+        // The fio read comes second: it reads the file that the fio write left.
         let fio = [fio(&folder, "write"), fio(&folder, "read")];
         let _ = fs::remove_file(folder.0.join(FIO_FILE));
         rounds.push([

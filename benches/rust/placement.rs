@@ -1,4 +1,4 @@
-//! What it costs to decide where a prompt leaves checkpoints, from what was learned of earlier ones.
+//! The cost of deciding where a prompt leaves checkpoints, from the departures of earlier prompts.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -12,8 +12,8 @@ const STATE_TOKENS: f64 = 2_400.0;
 
 const ALIGNMENT: u32 = 16;
 
-/// What 1,000 prompts taught: of three in four a later one goes on, from distances of 0 to 16,000 tokens
-/// before the end or from the answer.
+/// A placement after 1,000 prompts. A later prompt resumes three in four of them, from the answer or 0 to
+/// 16,000 tokens before the end.
 fn warm(client: u16) -> Placement {
     let mut placement = Placement::new(STATE_TOKENS, ALIGNMENT);
     for number in 0..1_000u32 {

@@ -1,4 +1,4 @@
-//! What a slab costs that a pool takes from another one, beside many others that it could take.
+//! The cost of a slab that a pool takes from another one, by the number of slabs that it could take.
 
 mod digests;
 
@@ -23,7 +23,7 @@ fn store(num_slabs: u32) -> SlabStore {
     store
 }
 
-/// What is cached differs by `content`.
+/// Fills the pool with cached blocks; their keys differ by `content`.
 fn fill(store: &mut SlabStore, num_slabs: u32, content: u64) {
     let mut blocks: Vec<BlockId> = Vec::new();
     store.allocate(CACHED, num_slabs.into(), &mut blocks).unwrap();

@@ -1,4 +1,4 @@
-//! What a prompt costs the manager that decides as vLLM's: room for it, and its keys.
+//! The cost of a prompt in the manager that decides as vLLM's: room for it, and its keys.
 
 mod digests;
 

@@ -129,7 +129,7 @@ def _soak(server: Server, options: argparse.Namespace, bucket: ExitStack) -> lis
         number += 1
     if not num_preemptions:
         problems.append("no request was preempted: give less memory, --mib")
-    # What was to be uploaded waits once the bucket is gone, up to a bound.
+    # Chunks to upload wait once the bucket is gone, up to a bound.
     settled = 3 * len(resident) // 4 if options.offload else 1
     return problems + _growth(resident, settled)
 

@@ -1,4 +1,4 @@
-"""What ``hybrid-blocks top`` shows of an engine under load, and the two scrapes it was made of.
+"""The frame of ``hybrid-blocks top`` for an engine under load, and its two scrapes.
 
 A hybrid model is served at level ``natural``. In the middle of the load its ``/metrics`` are
 recorded twice, two seconds apart, to ``tests/top/scraped``, and ``docs/vllm.md`` gets the frame.

@@ -1,4 +1,4 @@
-"""What ``/metrics`` says while a server works."""
+"""Samples of ``/metrics`` while a server works."""
 
 import re
 import time
