@@ -42,7 +42,7 @@ impl World {
         let plain = self.setup.is_plain();
         let mut counts = Vec::with_capacity(batch.len());
         for &(at, n) in batch {
-            // Nobody is admitted for no token.
+            // An admission computes at least one token.
             let n = n.max(u32::from(!self.requests[at].running));
             counts.push(if plain { n } else { self.chunk(at, n)? });
         }

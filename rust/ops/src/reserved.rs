@@ -1,4 +1,4 @@
-//! What the reserved bytes are held for, counted block by block.
+//! The use of the reserved bytes, counted block by block.
 
 use std::collections::{BTreeMap, BTreeSet};
 

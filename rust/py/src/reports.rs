@@ -1,4 +1,4 @@
-//! What managers say of their blocks, as Python objects.
+//! Reports of managers on their blocks, as Python objects.
 
 use hybrid_blocks::hash::Algorithm;
 use hybrid_blocks::{BlockCopy, BlockStore, CacheEvent, Error, HitLimit, PoolId, Stats, Store};

@@ -399,7 +399,7 @@ impl HostCache {
 
     /// Lets the tier keep what it keeps as the trials found best.
     fn weigh(&mut self) {
-        // As likely as that anyone goes on from a first prompt.
+        // Where one request has resumed, a second one counts as likely as after a first prompt.
         let left_behind = self.turns.relative_chance(WorthClass::default());
         self.tier.set_mean_lives(self.trials.lives(), left_behind);
     }

@@ -26,7 +26,7 @@ impl HostGeometry {
     /// A geometry for groups whose chunks have `chunk_bytes` each; 0 for groups that are not stored.
     /// Groups with chunks of one size share a pool.
     ///
-    /// Of the slab sizes that hold whole slots of one pool, the one is taken that wastes the smallest
+    /// Slabs hold whole slots of one pool. The slab size is the one that wastes the smallest
     /// share: the rest of a slab in the worst pool, the rest of the region, and for each pool slabs that
     /// are not full.
     ///

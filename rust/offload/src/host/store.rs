@@ -100,7 +100,7 @@ impl HostTier {
         let is_led_to = !end.is_empty() || !placements.is_empty();
         self.house(unit, &path);
         self.units.attach(unit, path, end, self.used_now(self.left_behind));
-        // The last slot leads to this unit even if another brought it in: a later turn goes on from here.
+        // The last slot leads to this unit even if another brought it in: a later turn resumes here.
         let last = self.units.get(unit).and_then(|unit| unit.path.last()).filter(|_| is_led_to);
         if let Some(&(_, (pool, slot))) = last {
             self.home[pool.index()][slot.index()] = Some(unit);

@@ -23,8 +23,8 @@ impl Shard {
 impl Part {
     /// The heads of `rank`, as vLLM splits them: evenly, or each head on several ranks in a row.
     ///
-    /// What all ranks store is every head once, whatever `tp_size` is. So ranks of one size load what
-    /// those of another size stored.
+    /// All ranks together store every head once, whatever `tp_size` is. So ranks of one size load the
+    /// chunks that ranks of another size stored.
     ///
     /// # Errors
     /// [`Error::InvalidConfig`] unless `rank < tp_size`, and one of `tp_size` and the heads is a multiple

@@ -263,7 +263,7 @@ async fn put(shared: &Shared, key: StoredKey, object: Bytes, replace: bool) -> b
     let mode = if replace { PutMode::Overwrite } else { PutMode::Create };
     let put = async {
         match put_as(shared, &path, object.clone(), mode).await {
-            // A store without conditions. Whoever writes last writes the same tokens' chunk, and whole.
+            // The store has no conditional writes. The last writer puts the same tokens' chunk, and whole.
             Err(StoreError::NotImplemented { .. } | StoreError::NotSupported { .. }) => {
                 put_as(shared, &path, object, PutMode::Overwrite).await
             }

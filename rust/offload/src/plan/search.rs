@@ -32,7 +32,7 @@ impl Planner {
 
     /// The prefix from which a request can go on soonest, as far as costs are known; else the longest.
     ///
-    /// Of several tiers that hold a chunk, the one counts that would read all chunks up to `limit`
+    /// Where several tiers hold a chunk, the tier counts that would read all chunks up to `limit`
     /// soonest. The length is then the one for which reading, and computing what lies between it and
     /// the longest, takes the least time. Tiers are read side by side.
     #[must_use]

@@ -1,4 +1,4 @@
-//! What vLLM's scheduler does with a waiting request.
+//! The part of vLLM's scheduler that admits a waiting request.
 
 use hybrid_blocks::BlockId;
 use hybrid_blocks::vllm::{AllocateArgs, RequestProgress, TokenCounts};

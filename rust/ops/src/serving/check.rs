@@ -1,4 +1,4 @@
-//! What must be true after every event and every step.
+//! Invariants after every event and every step.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What vLLM's scheduler does in a step: running requests first, then waiting ones.
+//! The step of vLLM's scheduler: running requests first, then waiting ones.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What vLLM's scheduler does with the outputs of a step.
+//! The part of vLLM's scheduler that takes the outputs of a step.
 
 use hybrid_blocks::Store;
 

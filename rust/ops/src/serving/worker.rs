@@ -1,4 +1,4 @@
-//! What a worker does in a step: zero, copy and compute.
+//! The worker's part of a step: zero, copy and compute.
 
 use hybrid_blocks::vllm::KvCacheManager;
 use hybrid_blocks::{BlockId, BlockStore, GroupKind, PoolId, Storage, Store};

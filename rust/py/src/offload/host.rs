@@ -134,7 +134,7 @@ impl HostCache {
                 OffloadGroup {
                     kind: match window {
                         None => GroupKind::Full,
-                        // What only the last chunk is needed of is a state to whoever looks it up.
+                        // A look-up treats a group as a state if it needs only the last chunk.
                         Some(0..=1) => GroupKind::State { slots: 1 },
                         Some(chunks) => GroupKind::sliding_window(chunks.saturating_mul(tokens)),
                     },
@@ -246,7 +246,7 @@ impl HostCache {
         token_cost: Option<f64>,
     ) -> PyResult<Lookup> {
         let limit = limit.unwrap_or(u32::MAX);
-        // What lies in host memory is taken at once.
+        // Chunks in host memory need no read.
         let mut reads = vec![Some(ReadCost::default())];
         reads.extend(disk.map(|_| read_cost(disk_cost)));
         reads.extend(objects.map(|_| read_cost(objects_cost)));

@@ -15,7 +15,7 @@ pub(crate) struct RequestKeys {
     known: Guarded<Known>,
 }
 
-/// What is known of a request so far.
+/// Keys and digests of a request so far.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) chunks: Vec<(Key, u32)>,

@@ -539,7 +539,7 @@ impl Blocks {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Whoever holds the lock also holds what it guards.
+        // The thread that holds the lock also holds references to the bindings.
         let Ok(bindings) = self.bindings.try_lock() else { return Ok(()) };
         for bound in [&bindings.owner, &bindings.head, &bindings.tail, &bindings.class] {
             visit.call(bound)?;

@@ -23,7 +23,7 @@ pub(super) fn tuples<'py>(py: Python<'py>, events: &[CacheEvent]) -> PyResult<Bo
             CacheEvent::Removed(key) => {
                 ("removed", PyBytes::new(py, &key::to_bytes(key))).into_pyobject(py)?
             }
-            // A reset is told by vLLM's own pool.
+            // vLLM's own pool reports a reset.
             _ => continue,
         };
         list.append(tuple)?;

@@ -411,7 +411,7 @@ impl RustKVCacheManager {
         ])
     }
 
-    /// What the slabs are held for in which a block has an owner, in bytes by part. All blocks of a request are needed
+    /// Uses of the slabs in which a block has an owner, in bytes by part. All blocks of a request are needed
     /// if `num_computed` does not tell how many of its tokens are computed.
     #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
     fn _reserved_bytes(
