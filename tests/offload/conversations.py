@@ -22,7 +22,7 @@ NUM_QUIET = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run answered and counted.
+    """Answers and counts of a run.
 
     ``answers`` are tokens by turn and chat, ``cached`` the prompt tokens of each that were hit on
     the device or below it. ``metrics`` are vLLM's, by name. ``num_gathered`` and ``num_scattered``
@@ -108,7 +108,7 @@ def _main(task: dict[str, Any]) -> None:
     prompts: list[int] = []
     for turn in range(task["first_turn"], NUM_TURNS):
         for chat in range(task["num_chats"]):
-            # What a chat says does not depend on the answers, so that a run may begin at any turn.
+            # A chat's text does not depend on the answers, so that a run may begin at any turn.
             text = f"Chat {chat}. " + PREFIX[chat * 40 : chat * 40 + 300] + PREFIX[:240] * turn
             tokens = encode(text)
             (output,) = llm.generate(

@@ -96,7 +96,7 @@ def serve(name: str) -> Iterator[Hub]:
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
-            """Write nothing."""
+            """Write no log line."""
 
     with ThreadingHTTPServer((HOST, 0), Handler) as server:
         hub = Hub(name, f"http://{HOST}:{server.server_address[1]}")

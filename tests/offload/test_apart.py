@@ -38,7 +38,7 @@ PROMPTS += [encode(f"Story {number}. {PREFIX[number * 30 :][:200]}") for number 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What an engine serves, and how. ``weights`` put offload beside reads, in one list."""
+    """One engine's role, level and connectors. ``weights`` put offload and reads in one list."""
 
     role: str
     level: str = "natural"

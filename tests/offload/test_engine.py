@@ -125,7 +125,7 @@ def test_of_two_connectors_the_one_that_has_the_tokens_loads_them(kind: str) -> 
 
 
 def test_hits_beside_a_drafter_with_a_layer_of_its_own_are_those_of_a_large_device() -> None:
-    """Of the drafter's blocks one more must be there than is loaded."""
+    """The drafter's group needs one stored block more than is loaded."""
     model = models.build_with_draft_head(BUILD)
     # Steps of one hash block end at the same tokens, whatever was found, so sums are rounded alike.
     options = {

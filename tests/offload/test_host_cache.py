@@ -72,7 +72,7 @@ def test_a_look_up_answers_for_all_groups_in_one_call() -> None:
     assert found.on_disk == []
     assert sorted(found.on_host) == sorted([*keys[:5], states[4]])
     assert look_up(host, keys + states, tokens * 2, limit=4 * TOKENS).num_tokens == 0
-    # What the device has is not loaded again.
+    # Blocks that the device has are not loaded again.
     found = look_up(host, keys + states, tokens * 2, num_computed=3 * TOKENS)
     assert sorted(found.on_host) == sorted([*keys[3:5], states[4]])
 

@@ -1,4 +1,4 @@
-"""What stored bytes are known by."""
+"""The identity that names stored bytes."""
 
 import os
 import shutil

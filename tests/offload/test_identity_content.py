@@ -1,4 +1,4 @@
-"""What a model's files hold is what its stored bytes are known by, wherever they come from."""
+"""The content of a model's files names its stored bytes, wherever the files come from."""
 
 import json
 import pickle

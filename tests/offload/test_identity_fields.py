@@ -20,7 +20,7 @@ from vllm import envs
 from vllm.config import VllmConfig
 
 LEFT_OUT = same_bytes.left_out()
-# What their rules make of them has tests of its own.
+# Fields that count by a rule, which has tests of its own.
 BY_RULE = {("ModelConfig", "max_model_len"), ("SpeculativeConfig", "model")}
 
 
@@ -139,7 +139,7 @@ def test_each_field_changes_the_digest_or_does_not_as_it_is_sorted(config: VllmC
         for name in names_of(type(owner)):
             value = getattr(owner, name, None)
             counts = name not in LEFT_OUT.get(kind, ())
-            # Of an object each field is tried by itself.
+            # The fields of an object that counts are changed one by one.
             if (counts and type(value).__name__ in CLASSES) or (kind, name) in BY_RULE:
                 continue
             object.__setattr__(owner, name, "another" if counts else Odd())

@@ -1,4 +1,4 @@
-"""What a client or another engine can say to a worker of NIXL: nothing else is read, or ends."""
+"""No message of a client or another engine makes a worker of NIXL read other blocks, or end."""
 
 import time
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
 OWN = [[2], [5, 14], [4]]
 """Blocks that a reader of five slabs got: a state, two of attention, another state."""
 THEIRS = [[7], [33, 8], [3]]
-"""Those that an engine of nine slabs computed for it."""
+"""Blocks that an engine of nine slabs computed for the reader."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def sides() -> Iterator[tuple[Side, Side]]:
 
 
 def source(**changes: Any) -> dict[str, Any]:
-    """What a router says of a prompt."""
+    """Return a router's transfer parameters for a prompt."""
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
@@ -203,7 +203,7 @@ def test_a_read_back_that_no_option_allows_is_not_waited_for() -> None:
     assert wrong["do_remote_decode"] is True
 
 
-# Leases
+# Leases of a reader
 
 
 class Clock:
@@ -258,7 +258,7 @@ def test_the_clock_of_the_other_engine_counts(
     assert clock.is_read(1510.0)
 
 
-# Other engines
+# Metadata of other engines
 
 
 def mutated(told: NixlAgentMetadata) -> st.SearchStrategy[NixlAgentMetadata]:

@@ -81,7 +81,7 @@ def test_attention_beyond_the_last_state_is_no_hit() -> None:
     engine = Engine(64 * 4096)
     keep(engine, Request("chat", 8), 8, state_at=3)
     request = Request("chat", 8, 1)
-    # One chunk more than the state covers is said to be there: a drafter's group needs it.
+    # The look-up reports one chunk more than the state covers: a drafter's group needs it.
     expected = [HIT] * 5 + [MISS] * 3
     assert results(engine, request, request.keys[ATTENTION]) == expected
     assert results(engine, request, request.keys[STATE][:2:-1]) == [MISS] * 4 + [HIT]
@@ -182,7 +182,7 @@ def test_the_size_of_a_store_counts_what_had_no_room() -> None:
 
 
 def test_the_info_metric_counts_tokens_of_the_longest_requests() -> None:
-    # Of 32 tokens: two chunks of attention and one state.
+    # A request of 32 tokens has two chunks of attention and one state.
     info = HostInfo.of(GROUPS, 8 * (2 * BYTES[ATTENTION] + BYTES[STATE]), 32)
     assert info.cpu_kv_cache_size_tokens == 8 * 32
     assert HostInfo.of(GROUPS, 1 << 20, 0).cpu_kv_cache_size_tokens is None
@@ -219,7 +219,7 @@ def test_a_restart_goes_on_from_the_disk(tmp_path: Path) -> None:
 def test_a_request_that_is_still_being_copied_holds_up_no_write_of_others(tmp_path: Path) -> None:
     engine = Engine(64 * 4096, disk_at(str(tmp_path)))
     slow, other = Request("slow", 4), Request("other", 4)
-    # Its copy from the device does not end.
+    # The slow request's copy from the device does not end.
     assert engine.manager.prepare_store(slow.keys[ATTENTION], slow.context) is not None
     engine.manager.on_request_finished(slow.context)
     end(engine, other)
@@ -257,7 +257,7 @@ def test_the_disk_keeps_what_is_used_again_in_host_memory(tmp_path: Path) -> Non
 def test_what_is_read_twice_for_a_request_can_be_evicted_when_it_has_ended(
     tmp_path: Path,
 ) -> None:
-    """It was not scheduled after the first read, and the device has lost what it held by then."""
+    """The request is not scheduled after the first read, and the device loses its own blocks."""
     leave_on_disk(tmp_path, 8)
     engine = Engine(64 * 4096, disk_at(str(tmp_path)))
     again = Request("chat", 8, 1)
@@ -517,7 +517,7 @@ def test_another_machine_goes_on_from_the_objects(tmp_path: Path) -> None:
     assert there.manager.counts.promoted_bytes == 8 * 4096 + 8192
     leave(there)
 
-    # It has come to the disk as well, which is nearer.
+    # The object has come to the disk as well, which is nearer.
     later = Engine(64 * 4096, disk_at(str(tmp_path / "there")), objects_at(url))
     third = Request("chat", 8, 2)
     assert until_not_retry(later, third, wanted(third)) == [HIT] * 9

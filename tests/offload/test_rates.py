@@ -90,7 +90,7 @@ def test_the_rate_of_computing_is_that_of_steps_with_prompts() -> None:
     assert slow.tokens_per_second is None  # hardly anything but answers
     idle = ComputeRate()
     steps(idle, (0.0, 8000), (1.0, 0), (9.0, 0), unfinished=set())
-    assert idle.tokens_per_second is None  # nobody knows how long the engine paused
+    assert idle.tokens_per_second is None  # the pause has no known length
     assert ComputeRate(500).seconds_per_token == 1 / 500
 
 
@@ -166,7 +166,7 @@ def test_a_slow_store_is_passed_by_and_used_again_once_it_is_fast(
     assert serve(engine, b) is LookupResult.MISS
     assert engine.manager.counts.promoted_bytes == read_bytes
     assert engine.manager.counts.passed_by_tokens == NUM_CHUNKS * TOKENS
-    # What host memory has is used all the same.
+    # Chunks in host memory are used all the same.
     assert serve(engine, Request("a", NUM_CHUNKS, 2)) is LookupResult.HIT
     seconds[0] = 0.0
     assert serve(engine, Request("b", NUM_CHUNKS, 2)) is LookupResult.MISS

@@ -30,7 +30,7 @@ FAR = 1_000
 
 @dataclass
 class Script:
-    """What a connector answers, and what it was called with."""
+    """Answers of a connector, and the calls that it got."""
 
     answer: Any = (0, False)
     loads: list[tuple[str, int]] = field(default_factory=list)
@@ -365,7 +365,7 @@ def test_figures_survive_the_way_to_another_process_and_have_a_label_a_connector
 
 
 def test_connectors_of_one_class_have_ids_of_their_own(scripts: dict[int, Script]) -> None:
-    """They name regions of memory by it, which another one must not open."""
+    """An id names a connector's region of memory, which another connector must not open."""
     scripts |= {0: Script(), 1: Script(), 2: Script()}
     children = several_of(scripts)._connectors
     ids = [it._vllm_config.kv_transfer_config.engine_id for it in children]

@@ -82,7 +82,7 @@ def test_a_read_that_does_not_end_holds_up_no_request(tmp_path: Path, valves: li
     first, second, third = (Request("chat", 8, number) for number in range(1, 4))
     assert ask(engine, first)[0] is RETRY
     until("it goes on", lambda: ask(engine, first) == [MISS] * 9, engine)
-    # Its slots are kept until the read ends, so no other chunk is overwritten by it.
+    # The first read keeps its slots until it ends, so that it overwrites no other chunk.
     assert set(engine.manager.cache.presences(wanted(first))) == {PENDING}
     assert ask(engine, second) == [MISS] * 9
     assert not engine.manager.has_pending_work()
@@ -270,7 +270,7 @@ class Scan:
     """vLLM's own scans over a manager; counts its questions."""
 
     def __init__(self, engine: Engine) -> None:
-        """Ask ``engine``."""
+        """Ask the manager of ``engine``."""
         self.manager = self
         self._events_tracker = self
         self._engine = engine
@@ -282,10 +282,10 @@ class Scan:
         return self._engine.manager.lookup(key, context)
 
     def record_lookup(self, *_: Any) -> None:
-        """Note nothing."""
+        """Note no look-up."""
 
     def ask(self, request: Request) -> tuple[int | None, int | None]:
-        """What a step asks of a request that the device holds nothing of."""
+        """Look up in a step a request without blocks on the device."""
         scheduler: Any = OffloadingConnectorScheduler
         context = request.context
         prefix = scheduler._maximal_prefix_lookup(

@@ -1,4 +1,4 @@
-"""What the offload package uses of vLLM beyond its interfaces stands in the record."""
+"""The record holds every name of vLLM that the offload package uses beyond its interfaces."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""What one size of tensor parallelism stored, another loads: vLLM's layers on the CPU."""
+"""One size of tensor parallelism loads chunks that another stored: vLLM's layers on the CPU."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def check(engine: Ranks) -> None:
         for cache, expected in rank.contents(2):
             assert torch.equal(cache, expected)
             num_caches += 1
-    # Of two layers each: keys and values, five pairs of convolution and state, one of either.
+    # A group has two layers: keys and values, five pairs of convolution and state, one of either.
     assert num_caches == 2 * (TOKENS // engine.kernel_tokens + 5 * 2 + 2) * engine.tp_size
 
 

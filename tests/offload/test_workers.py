@@ -92,7 +92,7 @@ def test_ranks_store_and_load_their_shares(engine_id: str) -> None:
         assert (stored.view(np.int8) == before[0][3].numpy()).all()
         for it in kv_caches.tensors:
             it.tensor.zero_()
-        # They come up in other blocks.
+        # The chunks come up in other blocks.
         up = GPULoadStoreSpec([5, 6, 7], group_sizes=[2, 1], block_indices=[0, 1])
         worker.submit_load(2, host, up)
         assert (kv_caches.tensors[0].tensor[5:7] == before[0][[1, 3]]).all()

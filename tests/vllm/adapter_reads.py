@@ -1,4 +1,4 @@
-"""What the adapter's sources name of vLLM, read off their syntax."""
+"""Names of vLLM in the adapter's sources, read off their syntax."""
 
 import ast
 import re

@@ -32,4 +32,4 @@ CALLABLES = [
     for method in methods
     if INSTALLED.reaches(INSTALLED.tier_of_callable(owner, method))
 ]
-"""What the adapter's sources call or override, at the levels that the installed vLLM reaches."""
+"""Callables that the adapter calls or overrides, at the levels that the installed vLLM reaches."""

@@ -21,7 +21,7 @@ from vllm.v1.request import Request
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
-    # They dress the process up as one of its own.
+    # vLLM's core dresses the process up as one of its own.
     for dressing in ("decorate_logs", "set_process_title", "maybe_init_worker_tracer"):
         monkeypatch.setattr(core, dressing, lambda *_: None)
     install.install()

@@ -1,4 +1,4 @@
-"""What the plugin does when vLLM calls it, and what it says."""
+"""Effects and messages of the plugin when vLLM calls it."""
 
 import logging
 import sys
@@ -160,7 +160,7 @@ def test_a_subclass_made_earlier_stands_on_our_pool() -> None:
     ("name", "ours"),
     [
         ("get_request_block_hasher", hasher.get_request_block_hasher),
-        # It tells whose figures an engine's are.
+        # The second function tells whose figures an engine's are.
         ("resolve_kv_cache_block_sizes", served.resolve_kv_cache_block_sizes),
     ],
 )
@@ -214,7 +214,7 @@ class Notes(logging.Handler):
 
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
-    """What the plugin logs. The test's vLLM is compared again, and forgotten after."""
+    """Yield the plugin's log. The test's vLLM is compared again, and forgotten after."""
     notes = Notes()
     monkeypatch.setattr(attach.logger, "handlers", [notes])
     monkeypatch.setattr(attach.logger, "disabled", False)

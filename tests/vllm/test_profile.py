@@ -36,7 +36,7 @@ STEP = Step(
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one small run of the command prints and writes."""
+    """Return the output and the files of one small run of the command."""
     folder = tmp_path_factory.mktemp("profile")
     files = {name: folder / name for name in ("figures.json", "step.svg", "timeline.json")}
     figures, plot, timeline = map(str, files.values())

@@ -22,7 +22,7 @@ from surface import CALLABLES, INSTALLED, SURFACE, found_in, is_present, paramet
 
 OURS = (BlockPool, NativeKVCacheManager, batched.Scheduler, batched.AsyncScheduler)
 
-# What Python's own objects offer, and what the adapter asks of the logger.
+# Names that Python's own objects offer, and that the adapter asks of the logger.
 _PYTHON = {name for kind in (dict, list, set, str, range, deque) for name in dir(kind)}
 _PYTHON |= {"__name__", "__new__", "__init__", "__dict__", "__func__", "__mro__"}
 _PYTHON |= {"__module__", "__qualname__", "environ", "modules"}

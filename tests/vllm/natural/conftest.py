@@ -1,4 +1,4 @@
-"""What the tests of level ``natural`` share."""
+"""Fixtures that the tests of level ``natural`` share."""
 
 from collections.abc import Iterator
 

@@ -102,7 +102,7 @@ def _state_bytes(layer: StateLayer) -> int:
 
 
 class Engine(plan_oracle.Oracle):
-    """What an engine core and its worker plan for a model at level ``natural``."""
+    """Plans of an engine core and its worker for a model at level ``natural``."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ def installed() -> Iterator[None]:
     try:
         with (
             patch.dict(os.environ, {"VLLM_USE_V2_MODEL_RUNNER": "1"}),
-            # It asks for Triton, which the CPU build of 0.32 lacks; no worker is started here.
+            # The check asks for Triton, which the CPU build of 0.32 lacks; no worker starts here.
             patch.object(VllmConfig, "_validate_v2_model_runner", lambda _: None),
         ):
             yield

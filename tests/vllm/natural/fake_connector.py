@@ -43,11 +43,11 @@ class Begun(KVConnectorMetadata):
 
 @dataclass
 class Plan:
-    """What a connector answers, and how its loads go."""
+    """Answers of a connector, and how its loads go."""
 
     random: Random
     unit: int
-    """Tokens of which it has whole multiples."""
+    """Tokens of a unit; the connector has whole units alone."""
     is_async: bool = True
     share_failing: float = 0.0
     most_steps: int = 4

@@ -100,7 +100,7 @@ class Moving:
 
 @dataclass
 class Host:
-    """What lies at each first byte, and how transfers go."""
+    """Chunks by first byte, and how transfers go."""
 
     random: Random
     least_steps: int = 0

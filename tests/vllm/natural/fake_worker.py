@@ -79,7 +79,7 @@ class Truth:
 
 @dataclass
 class Row:
-    """What a worker keeps of a request."""
+    """A request's row in a worker."""
 
     truth: Truth
     num_prompt: int
@@ -108,7 +108,7 @@ class Chunk:
 
     @cached_property
     def hashes(self) -> Cells:
-        """What is written for each token."""
+        """Hashes that the worker writes, one for each token."""
         known = self.end - len(self.drafts)
         told = self.row.truth.after(self.start + 1, known)
         return np.concatenate([told, self.row.truth.with_drafts(known, self.drafts)])
@@ -265,7 +265,7 @@ class FakeWorker:
     def _chunk(self, id_: str, output: SchedulerOutput) -> Chunk:
         row = self.rows[id_]
         num_drafts = len(output.scheduled_spec_decode_tokens.get(id_, ()))
-        # A prompt whose last token alone is left gets drafts that nobody proposed, to be rejected.
+        # A prompt whose last token alone is left gets made-up drafts, to be rejected.
         drafts = (row.drafts + [VOCABULARY] * num_drafts)[:num_drafts]
         chunk = Chunk(
             id_, row, row.num_computed, row.num_computed + output.num_scheduled_tokens[id_], drafts

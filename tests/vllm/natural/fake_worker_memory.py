@@ -14,9 +14,9 @@ Cells = NDArray[np.uint64]
 Ids = NDArray[np.int64]
 
 NOT_A_NUMBER = np.uint64(2**64 - 1)
-"""What a free unit is filled with; zeroing must have removed it before anything is computed."""
+"""Content of a free unit; zeroing must have removed it before a step computes."""
 STALE = np.uint64(2**64 - 2)
-"""What a block that is handed out without zeroing holds: finite, and nobody's content."""
+"""Content of a block that is handed out without zeroing: finite, and no request's content."""
 
 
 @dataclass(frozen=True)

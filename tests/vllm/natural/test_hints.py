@@ -1,4 +1,4 @@
-"""What vLLM's requests carry of their sessions, in vLLM's scheduler at level ``natural``."""
+"""Hints of a request's session, read by vLLM's scheduler at level ``natural``."""
 
 from types import SimpleNamespace
 from typing import Any

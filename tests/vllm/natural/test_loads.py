@@ -1,4 +1,4 @@
-"""What a KV connector loads: requests read what their tokens wrote, and none waits for ever."""
+"""Loads of a KV connector: requests read what their tokens wrote, and none waits for ever."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -20,7 +20,7 @@ PROMPT = list(range(200))
 
 @pytest.fixture
 def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    """What an engine with ``--otlp-traces-endpoint`` exports."""
+    """Spans that an engine with ``--otlp-traces-endpoint`` exports."""
     made = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(made))

@@ -57,7 +57,7 @@ TO_BE_READ = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
 def read_of(prompt: list[int]) -> dict[str, Any]:
-    """What a router says of a prompt that another engine has computed."""
+    """Return a router's transfer parameters for a prompt that another engine has computed."""
     attention = list(range(1, 1 + ceil_div(len(prompt) - 1, 16)))
     return {
         "do_remote_prefill": True,
@@ -398,7 +398,7 @@ TRANSFERS = (
 
 
 def checks_of(reader: PullEngine, other: PullEngine) -> Any:
-    """What the worker of an engine checks once it knows another one, of the same groups."""
+    """Return the checks of an engine's worker once it knows another engine of the same groups."""
     blocks, others = (
         engine.scheduler.kv_cache_manager.kv_cache_config for engine in (reader, other)
     )

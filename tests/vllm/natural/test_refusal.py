@@ -1,4 +1,4 @@
-"""What level ``natural`` refuses, and that worker and engine core agree on it."""
+"""Configurations that level ``natural`` refuses, in worker and engine core alike."""
 
 import logging
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class PackedBackend(Backend):
 
 
 def connector(name: str, module: str | None = None, **extra: Any) -> Any:
-    """What ``--kv-transfer-config`` says of a connector."""
+    """Return the ``--kv-transfer-config`` of a connector."""
     return SimpleNamespace(
         has_connector=lambda _: False,
         kv_connector=name,

@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step is made of, and the memory once its copies are handed over."""
+    """The requests of a step, and the memory once its copies are handed over."""
 
     num_tokens: dict[str, int]
     preempted: list[str]

@@ -1,4 +1,4 @@
-"""What the figures of level ``natural`` count, on few requests."""
+"""Figures of level ``natural``, counted on few requests."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""What an engine over slabs shows of its capacity."""
+"""Capacity that an engine over slabs shows."""
 
 import pytest
 from hybrid_blocks.tools.profile.engine import scheduler_over

@@ -1,4 +1,4 @@
-"""What vLLM itself gets wrong, or leaves undone, in the copies and states of its own plan."""
+"""Mistakes and gaps of vLLM itself in the copies and states of its own plan."""
 
 import pytest
 from hybrid_blocks.errors import IntegrityError

@@ -1,4 +1,4 @@
-"""What the oracles share."""
+"""Fixtures that the oracles share."""
 
 from collections.abc import Iterator
 

@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 @dataclass
 class Seen(KVConnectorMetadata):
-    """What a step showed: its output, counts of requests, blocks of those that it names."""
+    """View of a step: its output, counts of requests, blocks of the requests that it names."""
 
     step: bytes
     computed: list[tuple[str, int, int]]
@@ -30,7 +30,7 @@ _WHILE_OTHERS_RUN, _WITH_FIRST_STEP = 2, 5
 
 
 class Connector(KVConnectorBase_V1, SupportsHMA):
-    """Of eight requests one loads while others run, one with its first step, and one waits once."""
+    """One request in eight loads while others run, one with its first step, and one waits once."""
 
     def __init__(self, config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(config, role, kv_cache_config)

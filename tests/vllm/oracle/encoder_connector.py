@@ -11,7 +11,7 @@ from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECCo
 
 @dataclass
 class Seen(ECConnectorMetadata):
-    """What a step showed, and what was called since the last one."""
+    """View of a step, and the calls since the last one."""
 
     step: bytes
     calls: list[tuple[Any, ...]]
@@ -22,7 +22,7 @@ def _image(identifier: str) -> int:
 
 
 class EncoderConnector(ECConnectorBase):
-    """Of five images one is there already, one comes later, and of some requests it never comes."""
+    """One image in five is there already, one comes later, and never comes for some requests."""
 
     def __init__(self, config: Any, role: Any) -> None:
         super().__init__(config, role)
@@ -62,7 +62,7 @@ class EncoderConnector(ECConnectorBase):
         scheduler_output.kv_connector_block_state = None
         step = fingerprint_schedule(scheduler_output)
         scheduler_output.kv_connector_block_state = state
-        # A running request that finds no blocks is asked about again by vLLM's code.
+        # vLLM's code asks again about a running request that finds no blocks.
         calls, self.calls = [call for call, _ in groupby(self.calls)], []
         return Seen(step, calls)
 

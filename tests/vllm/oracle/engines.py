@@ -58,7 +58,7 @@ def mamba(
 
 @dataclass(frozen=True)
 class Engine:
-    """What a manager is constructed with, and how its scheduler behaves."""
+    """Arguments of a manager's constructor, and how its scheduler behaves."""
 
     groups: tuple[KVCacheSpec, ...]
     scheduler_block_size: int
@@ -195,7 +195,7 @@ def _mamba() -> dict[str, Engine]:
         )
         for spec in range(5)
     }
-    # What vLLM makes of a hybrid model without prefix caching: hash blocks of the common multiple.
+    # vLLM gives a hybrid model without prefix caching hash blocks of the common multiple.
     engines["mamba-none-wide-hash"] = replace(engines["mamba-none-1"], hash_block_size=160)
     aligned = partial(Engine, scheduler_block_size=16, num_blocks=120)
     for spec in range(5):

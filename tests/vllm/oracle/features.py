@@ -1,4 +1,4 @@
-"""What engines offer beside decoding: switched on in both schedulers, drawn for both alike."""
+"""Features of engines next to decoding: switched on in both schedulers, drawn for both alike."""
 
 import os
 from collections.abc import Iterator

@@ -373,7 +373,7 @@ class Life:
 
 
 def _looks(blocks: KVCacheBlocks) -> list[Any]:
-    """What can be asked of a result."""
+    """Return the answers of a result to all its methods."""
     looks: list[Any] = plain(
         [
             blocks.get_block_ids(allow_none=True),

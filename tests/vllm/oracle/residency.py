@@ -7,7 +7,7 @@ from vllm.v1.metrics.stats import KVCacheEvictionEvent
 
 
 class Collector(KVCacheMetricsCollector):
-    """Its events; 0.32 also reports accesses of its null block, which change nothing."""
+    """Keep calls and events; 0.32 also reports accesses of its null block, which change nothing."""
 
     def __init__(self, _sample_rate: float = 1.0) -> None:
         super().__init__(sample_rate=1.0)

@@ -80,7 +80,7 @@ def test_hashes_of_a_growing_request_are_vllms(  # noqa: PLR0917 - what hypothes
         assert actual.block_hashes == expected.block_hashes
 
 
-# Those that Python keeps one object of, on both sides of its digits of 30 bits and of 32 bits.
+# Python keeps one object of some of these ids; others lie around its digits of 30 bits and 32 bits.
 TOKENS = (
     *(0, 1, 256, 257, 150_000, -1, -257),
     *((1 << bit) + offset for bit in (30, 31, 32, 60) for offset in (-1, 0, 1)),

@@ -72,7 +72,7 @@ MINOR = ["v2", "masks", "nans", "metrics", "wide", "residency"]
 
 
 def with_features(*features: str, seed: int) -> frozenset[str]:
-    """Those named, and half of the time what is drawn beside them."""
+    """Return the named features, and half of the time some that are drawn."""
     draw = Random(seed)
     beside = draw.sample(FEATURES, k=draw.randrange(4)) if seed % 2 else []
     minor = [name for name in MINOR if draw.random() < 0.3]
@@ -128,7 +128,7 @@ def test_a_prompts_end_is_committed_by_each_step_before_its_first_output(
 def test_every_step_after_loads_that_failed_is_vllms(
     level: str, seed: int, num_drafts: int, *, is_ahead: bool
 ) -> None:
-    """What is computed goes back while later steps are in flight."""
+    """The count of computed tokens goes back while later steps are in flight."""
     features = {"connector", "failed loads"} | ({"pipeline"} if is_ahead else set())
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, level)

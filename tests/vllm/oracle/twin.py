@@ -118,7 +118,7 @@ def _own(argument: Any, which: int) -> Any:
 
 
 def _residency(manager: KVCacheManager) -> list[Any]:
-    """What the pool's collector was told, and what it made of it."""
+    """Return the calls that the pool's collector got, and its events."""
     collector: Any = manager.block_pool.metrics_collector
     return [] if collector is None else [*collector.calls, *collector.events]
 

@@ -59,7 +59,7 @@ class RecordedLife(Life):
             self.twin.run("free_blocks", lambda *_: pool.free_blocks(pinned))
 
     def recede(self) -> None:
-        """What an out-of-order call of a scheduler gives back."""
+        """Give back blocks as an out-of-order call of a scheduler does."""
         if self.running:
             request = self.random.choice(self.running)
             processed = max(0, request.num_computed_tokens - request.num_in_flight_tokens)
@@ -102,7 +102,7 @@ def record(name: str, engine: Engine, seed: int) -> list[Step]:
 
 def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> dict[str, Any]:
     config = asdict(geometry(manager, use_eagle=engine.use_eagle))
-    # What only level `natural` sets, and what is so in all recorded lives but of rings.
+    # Level `natural` alone sets these fields, or all recorded lives but those of rings share them.
     del config["checkpoints"], config["zeroes_blocks"]
     for group in config["groups"]:
         del group["pool"], group["kept_pool"], group["is_cached"]

@@ -37,11 +37,11 @@ class Recorder:
         args = tuple(_first(argument) for argument in args)
         kwargs = {key: _first(argument) for key, argument in kwargs.items()}
         try:
-            # What the core knows nothing of is vLLM's alone.
+            # A call that the core does not know is vLLM's alone.
             act = getattr(self, f"_{name}", None) or getattr(self._manager, name)
             answer = act(*args, **kwargs)
         except Exception as error:
-            # What the state is then is nobody's promise: this is where the life ends.
+            # No promise holds for the state after an error, so the life ends here.
             raise RefusedError(repr(error)) from error
         return answer, answer
 

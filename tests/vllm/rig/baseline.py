@@ -1,4 +1,4 @@
-"""What vLLM's tests do without the plugin, remembered from run to run."""
+"""Outcomes of vLLM's tests without the plugin, remembered from run to run."""
 
 from dataclasses import dataclass
 from pathlib import Path

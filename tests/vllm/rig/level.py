@@ -13,7 +13,7 @@ BATCHED = "batched"
 """Level ``manager`` as it is installed: the one-call scheduler in place of vLLM's two."""
 
 OFFLOAD = "offload"
-"""vLLM's own blocks, and this package's offload in the place of vLLM's."""
+"""vLLM's own blocks, and this package's offload instead of vLLM's."""
 
 NATURAL = "natural"
 """Slabs, also for the configurations that tests make by hand."""

@@ -73,7 +73,7 @@ class Reached:
         return noting
 
     def clear(self) -> None:
-        """Begin again."""
+        """Forget that earlier tests reached the offload."""
         self.it = False
 
 
@@ -255,7 +255,7 @@ class CpuSpec(HybridOffloadingSpec):
     def get_manager(self) -> OffloadingManager:
         if self._manager is not None:
             return self._manager
-        # Of a block: how it is divided between groups is not said.
+        # The configuration has the bytes of a block, and not how they divide between groups.
         rank_bytes = [max(1, self.config.worker_kv_bytes_per_block)] * len(self.config.groups)
         regions = [
             Region.create(

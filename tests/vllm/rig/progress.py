@@ -1,4 +1,4 @@
-"""What a run has seen so far, in a file that outlives it."""
+"""Progress of a run so far, in a file that outlives it."""
 
 import json
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class Progress:
         return self.file.stat().st_size if self.file.exists() else 0
 
     def forget(self) -> None:
-        """Start again."""
+        """Forget the progress so far."""
         self.file.unlink(missing_ok=True)
 
     def _lines(self) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ class Session:
                 **environment_of(level),
                 "HF_HOME": str(self.hub),
                 "HF_HUB_OFFLINE": "1",
-                # What this process imports is what is tested.
+                # The tests import the package that this process imports.
                 "PYTHONPATH": os.pathsep.join(
                     [str(RIG), *filter(None, [os.environ.get("PYTHONPATH")])]
                 ),

@@ -30,7 +30,7 @@ class Reached:
     it = False
 
     def clear(self) -> None:
-        """Begin again."""
+        """Forget that earlier tests reached slabs."""
         self.it = False
 
 

@@ -7,7 +7,7 @@ SUITES = {
     "kv_offload": ("tests/v1/kv_offload",),
     "kv_connector": ("tests/v1/kv_connector/unit",),
     "simple_kv_offload": ("tests/v1/simple_kv_offload",),
-    # What else of vLLM makes a scheduler, a block manager or a memory plan.
+    # Other tests of vLLM that make a scheduler, a block manager or a memory plan.
     "others": (
         "tests/distributed/aux_output_connector",
         "tests/v1/ec_connector/unit",
@@ -25,7 +25,7 @@ SUITES = {
     ),
 }
 
-# What of `kv_connector` may meet another offload: the rest is about other connectors.
+# Files of `kv_connector` that may meet another offload: the rest is about other connectors.
 OFFLOADING_CONNECTOR = "offloading_connector"
 _UNIT = "tests/v1/kv_connector/unit"
 OFFLOAD_SUITES = {

@@ -1,4 +1,4 @@
-"""What a level's outcomes mean beside those without the plugin."""
+"""Meaning of a level's outcomes compared with those without the plugin."""
 
 from collections import Counter
 from collections.abc import Set
