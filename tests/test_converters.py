@@ -146,7 +146,7 @@ def test_a_round_repeats_what_it_says_of_its_session(
     assert trace.arrival.tolist() == arrivals
     assert trace.prompt_tokens.tolist() == prompts
     assert trace.session.tolist() == [0, 1, 0, 0][: len(prompts)]
-    assert common(trace, 0, 2) == 112  # of 120, in whole blocks
+    assert common(trace, 0, 2) == 112  # whole blocks of 120 tokens
     if len(prompts) == 4:
         assert common(trace, 2, 3) == 64
 

@@ -68,7 +68,7 @@ def page() -> Iterator[str]:
             _node_ip_address=HOST,
             _system_config={"metrics_report_interval_ms": 500},
         )
-        local: Any = ray  # its types leave out what `remote` adds to a class
+        local: Any = ray  # Ray's types leave out members that `remote` adds
         try:
             made = local.remote(Replica).remote(str(models.build("granitemoehybrid", BUILD)))
             counts = [local.get(made.answer.remote(f"r{number}")) for number in range(3)]

@@ -14,7 +14,7 @@ from rig import tokenizer
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
-VOCABULARY = 264  # that of the byte tokenizer
+VOCABULARY = 264  # the byte tokenizer has as many
 _COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 128,

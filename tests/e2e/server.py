@@ -84,7 +84,7 @@ class Server:
                 name, _, fields = (folder / "stat").read_text().partition("(")[2].rpartition(")")
                 pages = int((folder / "statm").read_text().split()[1])
             except OSError:
-                continue  # it ended meanwhile
+                continue  # the process ended meanwhile
             process = int(folder.name)
             memory[process] = (name, pages * os.sysconf("SC_PAGE_SIZE"))
             children.setdefault(int(fields.split()[1]), []).append(process)
@@ -140,7 +140,7 @@ def environment(level: str) -> dict[str, str]:
         "VLLM_SERVER_DEV_MODE": "1",  # for /pause and /resume
         "VLLM_TARGET_DEVICE": "cpu",  # the version of 0.33 does not name the CPU
     }
-    variables.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would go before --kv-cache-memory-bytes
+    variables.pop("VLLM_CPU_KVCACHE_SPACE", None)  # would override --kv-cache-memory-bytes
     # Set to nothing, 0.33 takes the GPU build's Triton for usable and fails at the first request.
     variables.pop("CUDA_VISIBLE_DEVICES", None)
     return variables

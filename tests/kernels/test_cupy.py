@@ -42,5 +42,5 @@ def test_cupys_functions_take_what_the_launcher_gives() -> None:
         runtime.getDeviceCount()
     except error:
         for call in calls:
-            with pytest.raises(RuntimeError):  # of CUDA, not a TypeError of CuPy's
+            with pytest.raises(RuntimeError):  # CUDA's error, not a TypeError of CuPy's
                 call()

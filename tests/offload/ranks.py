@@ -288,7 +288,7 @@ class Rank:
             (cache[block * count + at], owners, dim, seed * 31 + at)
             for seed, layer in enumerate(layer for group in self.groups for layer in group)
             for cache, owners, dim in layer.tensors
-            for count in [len(cache) // NUM_BLOCKS]  # of the backend's own blocks
+            for count in [len(cache) // NUM_BLOCKS]  # the backend's own blocks in one
             for at in range(count)
         )
         for own, owners, dim, seed in pieces:

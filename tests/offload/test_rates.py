@@ -53,7 +53,7 @@ def test_a_read_waits_for_those_under_way() -> None:
     assert behind is not None
     assert behind[0] - alone[0] == pytest.approx(6.0, rel=0.1)
     first.ended = second.ended = 66.0
-    rate.end(first, is_whole=False)  # it failed, and says nothing
+    rate.end(first, is_whole=False)  # a failed read says nothing
     rate.end(second, is_whole=True)
     assert rate.cost(66.0) == pytest.approx(alone, rel=0.1, abs=0.1)
 

@@ -98,7 +98,7 @@ def _class_of(model_type: str) -> Any:
         return _CONFIG_REGISTRY[model_type]
     if model_type not in CONFIG_MAPPING:
         return None
-    return CONFIG_MAPPING[model_type]  # its get() finds nothing
+    return CONFIG_MAPPING[model_type]  # the mapping's get() finds nothing
 
 
 def _row(config_class: Any, fields: frozenset[str]) -> Row:

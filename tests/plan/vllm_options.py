@@ -20,7 +20,7 @@ def record() -> Options:
     from vllm.envs import environment_variables  # noqa: PLC0415
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415
 
-    make: Any = FlexibleArgumentParser  # its constructor has no types
+    make: Any = FlexibleArgumentParser  # the constructor has no types
     options = tuple(_options(make_arg_parser(make())._option_string_actions))
     variables = tuple(sorted(it for it in environment_variables if it.startswith("VLLM_")))
     return Options(

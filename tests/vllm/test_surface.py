@@ -30,9 +30,9 @@ _PYTHON |= {"__code__", "__globals__", "co_names", *dir(property), *dir(ContextV
 _LOGGER = {"info", "info_once", "warning", "warning_once", "error", "disabled"}
 _TORCH = {"all_gather_object", "distributed", "float32"}
 _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_blocks"}
-_OWN_BY_NAME |= {"close", "put"}  # of the trace's recorder
-_OWN_BY_NAME |= {"parameters"}  # of the core's kinds
-_OWN_BY_NAME |= {"nbytes", "options", "shape"}  # of a state's tensors, of a checkpoint policy
+_OWN_BY_NAME |= {"close", "put"}  # methods of the trace's recorder
+_OWN_BY_NAME |= {"parameters"}  # fields of the core's kinds
+_OWN_BY_NAME |= {"nbytes", "options", "shape"}  # names on a state's tensors and a checkpoint policy
 
 
 def listed() -> set[str]:
