@@ -80,17 +80,19 @@ pub fn longest_request_finishes_alone(setup: &Setup, steps: &[u32]) -> Check {
     // Where no layer looks back across it, a border is a hit without any cache.
     let mut computed = system.match_prefix(handle).map_err(|error| error.to_string())?;
     let mut num_preempted = 0;
-    for &step in steps.iter().cycle() {
-        if computed == most {
-            break;
-        }
+    let mut num_steps = 0;
+    while computed < most {
         system.tick();
-        let step = step.min(most - computed);
+        let step = steps[num_steps % steps.len()].min(most - computed);
+        num_steps += 1;
         if system.allocate(&[handle], &[step], 0) == Ok(0) {
             // The request may lie scattered once; after that it runs alone.
             ensure!(num_preempted == 0, "refused again after {computed} of {most} tokens");
             system.preempt(&[handle]).map_err(|error| error.to_string())?;
             num_preempted += 1;
+            num_steps = 0;
+            // The step ends and its copies are made, so their sources have no owner when the request comes back.
+            system.take_copies().map_err(|error| error.to_string())?;
             computed = system.match_prefix(handle).map_err(|error| error.to_string())?;
             continue;
         }

@@ -54,6 +54,40 @@ fn a_line_that_is_no_operation_is_named() {
     assert!(error.starts_with("line 3: "), "{error}");
 }
 
+/// All memory is just enough, and the next block's room beside others must not go to a checkpoint's copy.
+#[test]
+fn a_request_that_runs_alone_leaves_no_copies_where_its_next_block_goes() {
+    let state = Group { kind: GroupKind::State { slots: 2 }, kept_pool: Some(1), ..Group::full(1) };
+    let setup = Setup {
+        groups: vec![state, Group { pool: 1, ..Group::full(2) }, Group::full(1)],
+        hash_block_size: 1,
+        num_slabs: 24,
+        blocks_per_slab: vec![1, 3],
+        placement: "learned/finish=true/follow_every=0/every=1/max_per_request=2/format=fp8".into(),
+    };
+    let steps = [vec![1, 11, 5], vec![1; 37]].concat();
+    assert_eq!(longest_request_finishes_alone(&setup, &steps), Ok(()));
+}
+
+/// Chunks of 5 tokens begin inside blocks of 6, so a chunk and a step of 12 lie in four of them.
+#[test]
+fn a_chunk_that_begins_inside_a_block_has_room_for_its_last_tokens() {
+    let chunked = Group { kind: GroupKind::Chunked { chunk: 5 }, ..Group::full(6) };
+    let window = GroupKind::SlidingWindow { window: 5, extra_retained: 0 };
+    let setup = Setup {
+        groups: vec![chunked, Group { kind: window, ..Group::full(6) }],
+        hash_block_size: 2,
+        num_slabs: 8,
+        blocks_per_slab: vec![1],
+        placement: "learned/finish=true/follow_every=0/every=0/max_per_request=0".into(),
+    };
+    let steps = [
+        6, 7, 2, 6, 3, 7, 2, 3, 3, 4, 10, 6, 12, 2, 12, 1, 12, 4, 4, 2, 2, 4, 9, 12, 1, 5, 3, 2, 2,
+        1, 1, 1, 4, 4, 3, 5, 4, 4, 2, 5,
+    ];
+    assert_eq!(longest_request_finishes_alone(&setup, &steps), Ok(()));
+}
+
 /// One pool of 12 blocks.
 fn run(groups: Vec<Group>, ops: Vec<Op>) {
     let setup = Setup {

@@ -114,7 +114,8 @@ fn group(spec: GroupSpec, config: &Config, alignment: u32, longest: u32) -> Grou
 fn admission_cap(spec: GroupSpec, in_flight: u32, longest: u32) -> Option<u32> {
     let (kept, is_shifted) = match spec.kind {
         GroupKind::SlidingWindow { window, extra_retained } => (window - 1 + extra_retained, true),
-        GroupKind::Chunked { chunk } => (chunk, false),
+        // Chunks begin at borders of blocks, unless their size is no multiple: vLLM's specs leave that out.
+        GroupKind::Chunked { chunk } => (chunk, !chunk.is_multiple_of(spec.block_size)),
         _ => return None,
     };
     let num_tokens = kept.saturating_add(in_flight).min(longest);

@@ -174,9 +174,10 @@ impl<S: Store> Call<'_, S> {
     }
 
     /// Whether what the next step writes on is a state worth a copy. The copy is a part of the
-    /// call's demand then.
+    /// call's demand then. A request that runs alone may need all memory, and packed: a copy would take
+    /// the room that the request's next block has beside others.
     pub(crate) fn plan_copies(&mut self) -> Option<Reason> {
-        let rules = self.config.checkpoint_rules()?;
+        let rules = self.config.checkpoint_rules().filter(|_| !self.slabs.runs_alone)?;
         let at = self.progress.num_computed;
         if !self.config.has_states()
             || !self.cache.enable_caching

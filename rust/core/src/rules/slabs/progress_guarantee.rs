@@ -9,8 +9,9 @@
 //!   more than there are.
 //! - A request may also be scattered by others that ran beside it and have ended. When it cannot grow
 //!   although no other holds a block, it is preempted, as vLLM does. Once it is admitted again, no
-//!   other is admitted next to it, until it waits for its client. It starts on a slab only where the pool's
-//!   slabs have no room left but what it holds itself: what is cached in them goes first.
+//!   other is admitted next to it, until it waits for its client. It leaves no copies of states, and
+//!   starts on a slab only where the pool's slabs have no room left but what it holds itself: what is
+//!   cached in them goes first.
 
 use crate::error::Error;
 use crate::group::GroupBlocks;

@@ -45,6 +45,8 @@ pub(crate) struct StepOutputs {
 pub(crate) struct SlabHooks {
     /// Blocks by pool that the call leaves to other requests.
     pub(crate) left_to_others: Vec<u64>,
+    /// Whether the request runs alone, with all memory for its own blocks.
+    pub(crate) runs_alone: bool,
     /// Why the call copies states, if it does.
     pub(crate) copy_reason: Option<Reason>,
     /// Planned copies without room.

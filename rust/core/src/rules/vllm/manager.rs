@@ -327,9 +327,11 @@ impl<S: Store> KvCacheManager<S> {
     ) -> Result<bool, Error> {
         let row = self.engine.requests.row(handle)?;
         let left_to_others = self.left_to_others(row, args);
+        let runs_alone = self.is_alone(row);
         let reserved_blocks = self.reserved_blocks(row, args);
         let mut call = self.open(handle, *progress)?;
         call.slabs.left_to_others = left_to_others;
+        call.slabs.runs_alone = runs_alone;
         call.waits_with_blocks =
             args.is_load() || (progress.is_waiting && progress.num_computed > 0);
         let max_len = call.config.max_model_len;
