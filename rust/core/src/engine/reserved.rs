@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Engine;
 use super::outbox::BlockCopy;
@@ -122,26 +122,38 @@ impl<S: Store, R: RequestState> Engine<S, R> {
     fn owned(&self, num_computed: impl Fn(u64) -> Option<u32>) -> Vec<Owned> {
         let (store, groups) = (&self.cache.store, &self.cache.groups);
         let mut owned = vec![Owned::default(); groups.len()];
+        // Most shared blocks are read whole, which takes no ranges.
+        let mut whole: FxHashSet<(usize, BlockId)> = FxHashSet::default();
         let mut shared: FxHashMap<(usize, BlockId), Vec<Range<u64>>> = FxHashMap::default();
         for row in self.requests.taken() {
             let num_computed = num_computed(self.requests.handle(row));
             let tables = groups.iter().zip(self.requests.tables(row));
             for (at, (group, table)) in tables.enumerate() {
                 let states = store.pool(group.spec.pool);
+                let size = u64::from(group.spec.block_size);
+                let read = tokens_read(group, num_computed);
                 let held = (0..).zip(&table.blocks).skip(table.num_skipped as usize);
                 for (position, &block) in held.filter(|(_, block)| !block.is_null()) {
-                    let read = tokens_read(group, position, num_computed);
+                    let inside = |token: u64| token.saturating_sub(position * size).min(size);
+                    let read = inside(read.start)..inside(read.end);
                     if states.ref_count(block) == 1 {
                         owned[at].num_blocks += 1;
-                        owned[at].num_unread +=
-                            u64::from(group.spec.block_size) - num_in(&mut [read]);
+                        owned[at].num_unread += size - (read.end - read.start);
+                    } else if read == (0..size) {
+                        whole.insert((at, block));
                     } else {
                         shared.entry((at, block)).or_default().push(read);
                     }
                 }
             }
         }
-        for ((at, _), mut read) in shared {
+        for &(at, _) in &whole {
+            owned[at].num_blocks += 1;
+        }
+        for ((at, block), mut read) in shared {
+            if whole.contains(&(at, block)) {
+                continue;
+            }
             owned[at].num_blocks += 1;
             owned[at].num_unread += u64::from(groups[at].spec.block_size) - num_in(&mut read);
         }
@@ -160,21 +172,16 @@ impl<S: Store, R: RequestState> Engine<S, R> {
     }
 }
 
-/// Returns the tokens of the block at a position that a request reads after `num_computed` tokens, counted from the
-/// start of the block.
-fn tokens_read(group: &Group, position: u32, num_computed: Option<u32>) -> Range<u64> {
-    let (kind, size) = (group.kind(), u64::from(group.spec.block_size));
-    let start = u64::from(position) * size;
-    let num_computed = num_computed.filter(|_| kind.role() != Role::State);
-    let read = match (num_computed, kind.encoder_tokens()) {
+/// Returns the tokens of its table that a request reads after `num_computed` tokens.
+fn tokens_read(group: &Group, num_computed: Option<u32>) -> Range<u64> {
+    let kind = group.kind();
+    match (num_computed.filter(|_| kind.role() != Role::State), kind.encoder_tokens()) {
         (Some(num_computed), 0) if !kind.is_constant() => {
-            num_computed - kind.num_live_tokens(num_computed)..num_computed
+            u64::from(num_computed - kind.num_live_tokens(num_computed))..num_computed.into()
         }
-        (Some(_), num_encoder) if num_encoder > 0 => 0..num_encoder,
-        _ => return 0..size,
-    };
-    let inside = |at: u32| u64::from(at).saturating_sub(start).min(size);
-    inside(read.start)..inside(read.end)
+        (Some(_), num_encoder) if num_encoder > 0 => 0..num_encoder.into(),
+        _ => 0..u64::MAX,
+    }
 }
 
 /// Returns how many tokens lie in at least one of the ranges.
