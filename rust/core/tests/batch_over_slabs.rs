@@ -511,14 +511,15 @@ fn while_memory_is_short_what_is_cached_beside_live_blocks_goes_first() {
     }
 }
 
+fn free(manager: &mut KvCacheManager<SlabStore>, id: &str) {
+    let handle = manager.find(id).unwrap();
+    manager.free(handle).unwrap();
+}
+
 #[test]
 fn memory_is_short_in_the_step_after_a_request_was_refused() {
     for is_refused in [false, true] {
         let mut manager = small(7, 32);
-        let free = |manager: &mut KvCacheManager<SlabStore>, id: &str| {
-            let handle = manager.find(id).unwrap();
-            manager.free(handle).unwrap();
-        };
         assert!(compute(&mut manager, "old", &[1; 8], 0));
         free(&mut manager, "old");
         assert!(compute(&mut manager, "live", &[2; 2], 0));
@@ -527,7 +528,7 @@ fn memory_is_short_in_the_step_after_a_request_was_refused() {
         let slab_of = |block: BlockId| block.0 / 4;
         let handle = manager.find("live").unwrap();
         let own = slab_of(manager.blocks(handle, GroupId(0))[0]);
-        // What is left is the slab of old content, and three cached blocks beside the live one.
+        // The slab of old content is left, and three cached blocks beside the live one.
         manager.store_mut().allocate(PoolId(1), 3, &mut Vec::new()).unwrap();
         if is_refused {
             assert!(!compute(&mut manager, "late", &[4; 16], 0));
@@ -542,10 +543,6 @@ fn memory_is_short_in_the_step_after_a_request_was_refused() {
 fn memory_is_short_while_slabs_with_live_blocks_have_more_room_than_the_others() {
     for is_scattered in [false, true] {
         let mut manager = small(7, 32);
-        let free = |manager: &mut KvCacheManager<SlabStore>, id: &str| {
-            let handle = manager.find(id).unwrap();
-            manager.free(handle).unwrap();
-        };
         assert!(compute(&mut manager, "old", &[1; 8], 0));
         free(&mut manager, "old");
         for (at, start) in [2, 4].into_iter().enumerate() {
@@ -556,7 +553,7 @@ fn memory_is_short_while_slabs_with_live_blocks_have_more_room_than_the_others()
         if !is_scattered {
             free(&mut manager, "live 0");
         }
-        // What is left is the slab of old content, and three cached blocks beside each live one.
+        // The slab of old content is left, and three cached blocks beside each live one.
         let num_left = manager.store().num_whole_slabs() - if is_scattered { 1 } else { 2 };
         manager.store_mut().allocate(PoolId(1), num_left, &mut Vec::new()).unwrap();
         assert_eq!(manager.store().is_scattered(), is_scattered);

@@ -1,5 +1,5 @@
-//! What past requests teach: where prompts leave earlier ones, what clients say, and the two decisions that follow from
-//! both: at which lengths a request leaves checkpoints, and for how long content is kept.
+//! Past requests teach where prompts leave earlier ones, and clients say how sessions continue. Two decisions follow
+//! from both: at which lengths a request leaves checkpoints, and for how long content is kept.
 //!
 //! | file | noun |
 //! |---|---|
