@@ -64,6 +64,18 @@ def read_jamba(config: Config) -> tuple[Layer, ...]:
     )
 
 
+def _mamba2(config: Config, inner: int) -> Mamba2:
+    heads = config.positive("mamba_n_heads")
+    return Mamba2(
+        inner_dim=inner,
+        groups=config.positive("mamba_n_groups"),
+        heads=heads,
+        head_dim=config.optional("mamba_d_head") or inner // heads,
+        state_dim=config.positive("mamba_d_state"),
+        conv_kernel=config.positive("mamba_d_conv"),
+    )
+
+
 def read_granite(config: Config) -> tuple[Layer, ...]:
     """``layer_types`` (``layers_block_type``), or the depths in ``attn_layer_indices``."""
     config.require(
@@ -77,15 +89,7 @@ def read_granite(config: Config) -> tuple[Layer, ...]:
     )
     attention = full_attention(config)
     inner = config.positive("mamba_expand") * config.positive("hidden_size")
-    heads = config.positive("mamba_n_heads")
-    mamba = Mamba2(
-        inner_dim=inner,
-        groups=config.positive("mamba_n_groups"),
-        heads=heads,
-        head_dim=config.optional("mamba_d_head") or inner // heads,
-        state_dim=config.positive("mamba_d_state"),
-        conv_kernel=config.positive("mamba_d_conv"),
-    )
+    mamba = _mamba2(config, inner)
     for field in ("layer_types", "layers_block_type"):
         if names := config.strings(field):
             return choose(config, names, field, {"mamba": mamba, "attention": attention})
@@ -153,15 +157,7 @@ def read_falcon(config: Config) -> tuple[Layer, ...]:
         "hidden_size"
     )
     attention = full_attention(config)
-    heads = config.positive("mamba_n_heads")
-    mamba = Mamba2(
-        inner_dim=inner,
-        groups=config.positive("mamba_n_groups"),
-        heads=heads,
-        head_dim=config.optional("mamba_d_head") or inner // heads,
-        state_dim=config.positive("mamba_d_state"),
-        conv_kernel=config.positive("mamba_d_conv"),
-    )
+    mamba = _mamba2(config, inner)
     return tuple(
         Layer(depth, cache) for depth in range(config.num_layers) for cache in (mamba, attention)
     )
