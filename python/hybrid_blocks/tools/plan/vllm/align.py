@@ -29,6 +29,13 @@ from hybrid_blocks.model.layer import (
     State,
 )
 
+_FLASHKDA_TOKENS: Final = 16
+_KERNEL_DIM: Final = 128
+"""Numbers of a head that FlashKDA takes, and FlashInfer's GDN kernel on Blackwell."""
+
+_OTHER_KERNELS: Final = ("bamba", "olmo_hybrid", "plamo2")
+"""Models whose layers have kernels of their own, or that no release with these states serves."""
+
 
 def block_size(model: Model, rank: Rank, deployment: Deployment) -> int:
     """Tokens of an attention block.
@@ -84,14 +91,6 @@ def token_bytes(model: Model, rank: Rank) -> int:
         for layer in model.layers
         if not isinstance(layer.cache, State)
     )
-
-
-_FLASHKDA_TOKENS: Final = 16
-_KERNEL_DIM: Final = 128
-"""Numbers of a head that FlashKDA takes, and FlashInfer's GDN kernel on Blackwell."""
-
-_OTHER_KERNELS: Final = ("bamba", "olmo_hybrid", "plamo2")
-"""Models whose layers have kernels of their own, or that no release with these states serves."""
 
 
 def alignment(model: Model, deployment: Deployment) -> int | None:
