@@ -4,6 +4,7 @@ from functools import cache as remember
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.manager import Counts, Handles
@@ -47,23 +48,23 @@ def made(model: str, gib: float, **options: Any) -> Cache:
 def chat(num_requests: int = 500, seed: int = 3) -> Trace:
     """Lengths like those of conversations, all waiting from the start, nothing shared."""
     rng = np.random.default_rng(seed)
-    prompts = np.clip(rng.lognormal(6.6, 1.0, num_requests), 20, 6000).astype(int)
-    outputs = np.clip(rng.lognormal(5.0, 0.8, num_requests), 5, 800).astype(int)
-    builder = TraceBuilder("chat")
-    for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True):
-        span = builder.fresh(prompt + output)
-        builder.add([span], arrival=0, prompt_tokens=prompt, output_tokens=output)
-    return builder.build()
+    prompts = np.clip(rng.lognormal(6.6, 1.0, num_requests), 20, 6000)
+    return waiting("chat", prompts, np.clip(rng.lognormal(5.0, 0.8, num_requests), 5, 800))
 
 
 @remember
 def code(num_requests: int = 600, seed: int = 6) -> Trace:
     """Long prompts and short answers, as those of code completion; nothing shared."""
     rng = np.random.default_rng(seed)
-    prompts = np.clip(rng.lognormal(7.3, 0.9, num_requests), 20, 7400).astype(int)
-    outputs = np.clip(rng.lognormal(3.0, 0.9, num_requests), 5, 400).astype(int)
-    builder = TraceBuilder("code")
-    for prompt, output in zip(prompts.tolist(), outputs.tolist(), strict=True):
+    prompts = np.clip(rng.lognormal(7.3, 0.9, num_requests), 20, 7400)
+    return waiting("code", prompts, np.clip(rng.lognormal(3.0, 0.9, num_requests), 5, 400))
+
+
+def waiting(name: str, prompts: npt.NDArray[np.float64], outputs: npt.NDArray[np.float64]) -> Trace:
+    """Make requests of these lengths, all waiting from the start, nothing shared."""
+    builder = TraceBuilder(name)
+    lengths = zip(prompts.astype(int).tolist(), outputs.astype(int).tolist(), strict=True)
+    for prompt, output in lengths:
         span = builder.fresh(prompt + output)
         builder.add([span], arrival=0, prompt_tokens=prompt, output_tokens=output)
     return builder.build()
