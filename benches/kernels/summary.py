@@ -1,5 +1,6 @@
 """Summaries of the measured times: rows of the table and the entry of ``tuned.json``."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
@@ -31,11 +32,86 @@ class Spread:
 WRONG = "WRONG RESULT"
 FAILED = "failed"
 MISSING = "—"
+OURS = ("cupy", "triton")
+COLUMNS = (*OURS, "torch", "batch", "vllm")
+HEADER = ("case", "target", "predicted", "floor", *COLUMNS, "host µs a call")
 
 
-def any_wrong(cells: Sequence[str]) -> bool:
+def any_wrong(case: Mapping[str, Any]) -> bool:
     """Return whether a version of ours computed something else than the reference, or failed."""
-    return any(cell in {WRONG, FAILED} for cell in cells)
+    return any(case.get(column) in (WRONG, FAILED) for column in OURS)
+
+
+def head(record: Mapping[str, Any]) -> list[str]:
+    """Return the lines above the cases of a record: the device, its state and measured rates."""
+    rates = {name: f"{rate / 1e9:,.1f}" for name, rate in record["rates_bytes_per_s"].items()}
+    return [
+        f"# Kernels on {record['device']}, {record['date'].split()[0]}",
+        "",
+        f"{json.dumps(record['versions'])}; {json.dumps(record['state_before'])}. Measured rates: "
+        f"device copy {rates['copy']} GB/s (read + written), to pinned host {rates['to_host']} "
+        f"GB/s, from it {rates['to_device']} GB/s.",
+        "",
+        f"| {' | '.join(HEADER)} |",
+        "|---" * len(HEADER) + "|",
+    ]
+
+
+def row(case: Mapping[str, Any]) -> str:
+    """Return the table's row of a case of a record."""
+    floor, target = case["floor_s"], case.get("target")
+
+    def cell(column: str) -> str:
+        figure = case.get(column, MISSING)
+        if isinstance(figure, str):
+            return figure
+        spread = Spread(figure["median_s"], figure["p10_s"], figure["p90_s"])
+        return spread.cell(None).removesuffix(" µs") if column == "host" else spread.cell(floor)
+
+    cells = [
+        case["case"],
+        MISSING if target is None else f"≥ {target:.0%}",
+        case["predicted"],
+        MISSING if floor is None else f"{floor * 1e6:,.0f} µs",
+        *map(cell, (*COLUMNS, "host")),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def link(record: Mapping[str, Any]) -> list[str]:
+    """Return the lines below the cases of a record: the link's rates by SMs, and the choices."""
+    by_sms = record["rates_by_sms"]
+    rates = [
+        (f"{direction}, {backend}, {int(size) >> 10} KiB", of)
+        for direction, versions in by_sms.items()
+        for backend, sizes in versions.items()
+        for size, of in sizes.items()
+    ]
+    lines = ["", "Bytes per second over the link, by SMs (GB/s):", ""]
+    if rates:
+        sms = list(rates[0][1])
+        lines += [f"| transfer | {' | '.join(map(str, sms))} |", "|---|" + "---|" * len(sms)]
+    lines += [
+        f"| {transfer} | {' | '.join(f'{rate / 1e9:.1f}' for rate in of.values())} |"
+        for transfer, of in rates
+    ]
+    if "tuned" not in record:
+        return [*lines, "", "Out of time: the default of max_sms stays as it is."]
+    chosen = record["tuned"]
+    beside = {sms: round(share, 3) for sms, share in record["gemm_share"].items()}
+    return [
+        *lines,
+        "",
+        f"Fewest SMs at 95 % of the best rate: {chosen['max_sms']}. "
+        f"Copy engine from (run bytes, runs): {chosen['copy_engine']}.",
+        f"SMs that ran a warp, by max_sms: {record['sms_used']}. "
+        f"Matrix products beside a gather, 1 alone: {beside}.",
+    ]
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Return a record as Markdown."""
+    return "\n".join([*head(record), *map(row, record["cases"]), *link(record)])
 
 
 def fewest_sms(rates: Mapping[int, Mapping[int, float]]) -> int:

@@ -1,5 +1,6 @@
 """The GPU benchmark's figures from its times, and a wrong result that its gate finds."""
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -84,9 +85,23 @@ def test_a_spread_is_the_median_between_the_tenth_and_the_ninetieth_percentile(b
     assert spread.median == pytest.approx(51e-6)
     assert spread.cell(25.5e-6) == "51.0 (11.0 to 91.0) µs, 50.0%"
     assert spread.cell(None) == "51.0 (11.0 to 91.0) µs"
-    assert bench.summary.any_wrong(["1 µs", bench.summary.WRONG])
-    assert bench.summary.any_wrong([bench.summary.FAILED, "1 µs"])
-    assert not bench.summary.any_wrong(["1 µs", bench.summary.MISSING])
+
+
+def test_the_table_of_a_record_has_a_row_for_each_case(bench: Any) -> None:
+    path = Path(__file__).parents[2] / "benches/record"
+    record = json.loads(next(path.glob("*-kernels-*.json")).read_text())
+    right = record["cases"][0]
+    wrong = {**right, "cupy": bench.summary.WRONG}
+    slow_peer = {**right, "torch": bench.summary.FAILED}
+    record["cases"] = [right, wrong, slow_peer]
+    lines = bench.summary.table(record).splitlines()
+    rows = [line for line in lines if line.startswith(f"| {right['case']} |")]
+    assert rows[0].startswith(
+        f"| {right['case']} | ≥ 85% | 91 to 95 / 88 to 93 % | 102 µs | 110.4 "
+    )
+    assert [row.split(" | ")[4] for row in rows[1:]] == ["WRONG RESULT", rows[0].split(" | ")[4]]
+    assert [bench.summary.any_wrong(case) for case in record["cases"]] == [False, True, False]
+    assert any(line.startswith("| gather, cupy, 8 KiB | 43.4 | 52.3 |") for line in lines)
 
 
 def test_the_default_of_max_sms_is_enough_at_every_page_size(bench: Any) -> None:
