@@ -64,14 +64,7 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
 
     """
     given.refuse(
-        *(
-            "lengths",
-            "trace",
-            "html",
-            "layers",
-            "why_figure",
-            "speculative",
-        ),
+        *("lengths", "trace", "html", "layers", "speculative"),
         why="beside --log, which prints one plan of the log's own memory; leave it out",
     )
     refuse_pasted(context, "beside --log: both give an engine's options")
