@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use ops::serving::Life;
+use ops::Life;
 
 fuzz_target!(|bytes: &[u8]| {
     let life = Life::decode(bytes);

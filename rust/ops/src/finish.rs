@@ -8,10 +8,7 @@ use crate::world::{Check, World, ensure};
 
 impl World {
     /// Carries every request to its end while the others make way, then frees all.
-    ///
-    /// # Errors
-    /// What the manager did wrong: refused a request that fits alone, or kept a block.
-    pub fn finish(&mut self) -> Check {
+    pub(crate) fn finish(&mut self) -> Check {
         while let Some(request) = self.requests.first() {
             let num_tokens = request.num_tokens() + request.output;
             if num_tokens <= self.system.max_request_tokens() {
@@ -66,9 +63,6 @@ impl World {
 }
 
 /// Computes a request as long as the manager allows, `steps` tokens at a time.
-///
-/// # Errors
-/// What the manager did wrong.
 pub fn longest_request_finishes_alone(setup: &Setup, steps: &[u32]) -> Check {
     let mut world = World::new(setup);
     let system = &mut world.system;

@@ -1,12 +1,10 @@
 //! Random tests of the core: operations on a block manager, and lives of an engine that serves requests with it.
 //!
-//! An [`Input`] is a [`Setup`] and a list of [`Op`]s. A [`World`] applies them to a
+//! An [`Input`] is the [`Script`] of a [`Setup`] and [`Op`]s. A [`World`] applies them to a
 //! [`BlockManager`](hybrid_blocks::BlockManager) and compares what it does with a naive model and a simulated device.
-//! A [`serving::Life`] is a [`serving::Setup`] and a list of [`serving::Event`]s. They happen to an engine that calls
+//! A [`Life`] is the script of a [`serving::Setup`] and [`serving::Event`]s. They happen to an engine that calls
 //! [`KvCacheManager`](hybrid_blocks::vllm::KvCacheManager) as vLLM's scheduler does, with a worker on the same device
 //! and a KV connector.
-//!
-//! Any bytes decode to either: `BYTES` of the setup, then those of one operation or event after the other.
 //!
 //! | driver | makes | where |
 //! |---|---|---|
@@ -18,24 +16,24 @@
 //! replays those kept in `tests/recorded`, and `tests/seeds`: as few as reach what a fuzzer has reached.
 //!
 //! ```text
-//! lines                     bytes and JSON lines
+//! script                    bytes and JSON lines of either
 //! tokens, memory            what tokens leave behind; the simulated device
-//! op, setup <- input        the vocabulary of operations; knows no manager
+//! op, setup                 the vocabulary of operations; knows no manager
 //! system                    the only file that calls hybrid_blocks::BlockManager
 //! request <- world <- {predict, refuse, reserved, finish}
 //! serving                   an engine over hybrid_blocks::vllm::KvCacheManager
 //! ```
 #![forbid(unsafe_code)]
+#![allow(clippy::missing_errors_doc, reason = "every error tells what the manager did wrong")]
 
 mod finish;
-mod input;
-mod lines;
 mod memory;
 mod op;
 mod predict;
 mod refuse;
 mod request;
 mod reserved;
+mod script;
 pub mod serving;
 mod setup;
 mod system;
@@ -43,8 +41,13 @@ mod tokens;
 mod world;
 
 pub use finish::longest_request_finishes_alone;
-pub use input::Input;
 pub use op::{Op, Refusal};
+pub use script::{Part, Script, Setting};
 pub use setup::{Group, Setup};
 pub use system::Call;
 pub use world::{Check, World};
+
+/// Operations on a block manager.
+pub type Input = Script<Setup>;
+/// What happens to an engine that serves requests.
+pub type Life = Script<serving::Setup>;

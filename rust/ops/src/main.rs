@@ -6,17 +6,14 @@
 use std::io::Read;
 use std::process::ExitCode;
 
-use ops::Input;
-use ops::serving::Life;
-
-enum Test {
-    Input(Input),
-    Life(Life),
-}
+use ops::{Input, Life, World};
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1).collect()) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(printed) => {
+            print!("{printed}");
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("{error}");
             ExitCode::FAILURE
@@ -24,41 +21,43 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(mut args: Vec<String>) -> Result<(), String> {
-    let form = args.pop_if(|arg| !arg.starts_with("--")).map_or_else(read_stdin, |file| {
-        std::fs::read(&file).map_err(|error| format!("{file}: {error}"))
-    });
-    let is_life = args.iter().position(|arg| arg == "--serving").map(|at| args.remove(at));
-    let test = read(&form?, is_life.is_some())?;
-    let printed = match (args.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), test) {
-        ([], Test::Input(input)) => return input.run(),
-        ([], Test::Life(life)) => return life.run().map(drop),
-        (["--text"], Test::Input(input)) => input.to_text(),
-        (["--text"], Test::Life(life)) => life.to_text(),
-        (["--calls"], Test::Input(input)) => {
-            let calls = input.transcript()?;
-            let lines = calls.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
-            let lines = lines.map_err(|error| error.to_string())?;
-            let setup = Input { setup: input.setup, ops: vec![] }.to_text();
-            lines.iter().fold(setup, |text, line| text + line + "\n")
-        }
-        _ => return Err("usage: hybrid-blocks-ops [--serving] [--text|--calls] [FILE]".to_owned()),
+fn run(mut args: Vec<String>) -> Result<String, String> {
+    let file = args.pop_if(|arg| !arg.starts_with("--"));
+    let bytes = match &file {
+        Some(file) => std::fs::read(file).map_err(|error| format!("{file}: {error}"))?,
+        None => read_stdin()?,
     };
-    print!("{printed}");
-    Ok(())
+    let is_life = args.iter().position(|arg| arg == "--serving").map(|at| args.remove(at));
+    let text = std::str::from_utf8(&bytes).ok().filter(|text| text.starts_with('{'));
+    let life = match text {
+        Some(text) => Life::parse(text),
+        None if is_life.is_some() => Ok(Life::decode(&bytes)),
+        None => Err(String::new()),
+    };
+    let input = || match (text, &life) {
+        (Some(text), Err(of_life)) => Input::parse(text)
+            .map_err(|of_input| format!("as an input: {of_input}\nas a life: {of_life}")),
+        _ => Ok(Input::decode(&bytes)),
+    };
+    match (args.iter().map(String::as_str).collect::<Vec<_>>().as_slice(), &life) {
+        ([], Ok(life)) => life.run().map(|_| String::new()),
+        ([], Err(_)) => input()?.run().map(|_| String::new()),
+        (["--text"], Ok(life)) => Ok(life.to_text()),
+        (["--text"], Err(_)) => Ok(input()?.to_text()),
+        (["--calls"], Err(_)) => calls(&input()?),
+        _ => Err("usage: hybrid-blocks-ops [--serving] [--text|--calls] [FILE]".to_owned()),
+    }
 }
 
-fn read(bytes: &[u8], is_life: bool) -> Result<Test, String> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) if text.starts_with('{') => match Life::parse(text) {
-            Ok(life) => Ok(Test::Life(life)),
-            Err(of_life) => Input::parse(text)
-                .map(Test::Input)
-                .map_err(|of_input| format!("as an input: {of_input}\nas a life: {of_life}")),
-        },
-        _ if is_life => Ok(Test::Life(Life::decode(bytes))),
-        _ => Ok(Test::Input(Input::decode(bytes))),
-    }
+/// The setup of an input and the calls that it makes, a line each.
+fn calls(input: &Input) -> Result<String, String> {
+    let mut world = World::new(&input.setup).with_transcript();
+    input.run_in(&mut world)?;
+    let calls = world.take_transcript();
+    let lines = calls.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
+    let lines = lines.map_err(|error| error.to_string())?;
+    let setup = Input { setup: input.setup.clone(), events: vec![] }.to_text();
+    Ok(lines.iter().fold(setup, |text, line| text + line + "\n"))
 }
 
 fn read_stdin() -> Result<Vec<u8>, String> {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::script::Part;
+
 /// An operation. Requests are named by a number that is reduced to those that exist when the
 /// operation runs, so any sequence of operations is valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,11 +135,13 @@ impl Op {
 
     /// Most tokens of one request that one operation computes.
     pub const MAX_CHUNK: u32 = 12;
+}
 
-    /// The operation that `bytes` stand for; every array stands for one. Operations are as frequent
-    /// as the first byte's ranges are wide. Smaller bytes make simpler operations.
-    #[must_use]
-    pub fn decode(bytes: [u8; Self::BYTES]) -> Self {
+impl Part for Op {
+    type Bytes = [u8; Self::BYTES];
+
+    /// Operations are as frequent as the first byte's ranges are wide. Smaller bytes make simpler operations.
+    fn decode(bytes: Self::Bytes) -> Self {
         let [kind, first, args @ ..] = bytes;
         let size = usize::from(first) % 3;
         let pairs = [[args[0], args[1]], [args[2], args[3]], [args[4], args[5]]];

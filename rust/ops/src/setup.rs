@@ -4,6 +4,8 @@ use hybrid_blocks::{GroupKind, Role, Storage};
 use serde::{Deserialize, Serialize};
 
 use crate::op::Op;
+use crate::script::{Part, Setting};
+use crate::world::{Check, World};
 
 /// How a manager is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,9 +69,42 @@ impl Setup {
     /// Bytes a setup is decoded from.
     pub const BYTES: usize = 24;
 
-    /// The setup that `bytes` stand for; every array stands for one.
+    /// Whether hits can be predicted: all groups keep tokens.
     #[must_use]
-    pub fn decode(bytes: [u8; Self::BYTES]) -> Self {
+    pub fn is_plain(&self) -> bool {
+        self.groups.iter().all(Group::is_attention)
+    }
+
+    /// Returns the unit of entered tokens: multiples of it can be resumed by all groups.
+    pub(crate) fn grain(&self) -> u32 {
+        let cached = self.groups.iter().filter(|it| !matches!(it.kind, GroupKind::Cross { .. }));
+        let mut sizes = cached.clone().map(|group| group.block_size);
+        let has_states = cached.clone().any(|group| matches!(group.kind, GroupKind::State { .. }));
+        let mut full = cached.filter(|group| group.kind == GroupKind::Full);
+        if has_states && full.all(|group| group.block_size == self.hash_block_size) {
+            return self.hash_block_size;
+        }
+        let first = sizes.next().unwrap_or(1);
+        sizes.fold(first, |all, size| {
+            (1..=size).map(|n| n * all).find(|it| it % size == 0).unwrap_or(all)
+        })
+    }
+
+    /// Blocks a slab of each pool, where a single pool's slabs are its blocks.
+    pub(crate) fn pools(&self) -> &[u32] {
+        if self.blocks_per_slab.is_empty() { &[1] } else { &self.blocks_per_slab }
+    }
+
+    /// Most tokens of one request in flight.
+    pub(crate) const fn max_in_flight_tokens() -> u32 {
+        Op::MAX_CHUNK
+    }
+}
+
+impl Part for Setup {
+    type Bytes = [u8; Self::BYTES];
+
+    fn decode(bytes: Self::Bytes) -> Self {
         let number = |at: usize, below: u32| u32::from(bytes[at]) % below;
         let plain = number(0, 2) == 0;
         // One pool that owns everything has no order but age.
@@ -114,36 +149,22 @@ impl Setup {
                 + &format_text(format),
         }
     }
+}
 
-    /// Whether hits can be predicted: all groups keep tokens.
-    #[must_use]
-    pub fn is_plain(&self) -> bool {
-        self.groups.iter().all(Group::is_attention)
+impl Setting for Setup {
+    type Event = Op;
+    type World = World;
+
+    fn world(&self) -> World {
+        World::new(self)
     }
 
-    /// Returns the unit of entered tokens: multiples of it can be resumed by all groups.
-    pub(crate) fn grain(&self) -> u32 {
-        let cached = self.groups.iter().filter(|it| !matches!(it.kind, GroupKind::Cross { .. }));
-        let mut sizes = cached.clone().map(|group| group.block_size);
-        let has_states = cached.clone().any(|group| matches!(group.kind, GroupKind::State { .. }));
-        let mut full = cached.filter(|group| group.kind == GroupKind::Full);
-        if has_states && full.all(|group| group.block_size == self.hash_block_size) {
-            return self.hash_block_size;
-        }
-        let first = sizes.next().unwrap_or(1);
-        sizes.fold(first, |all, size| {
-            (1..=size).map(|n| n * all).find(|it| it % size == 0).unwrap_or(all)
-        })
+    fn apply(world: &mut World, op: &Op) -> Check {
+        world.apply(op)
     }
 
-    /// Blocks a slab of each pool, where a single pool's slabs are its blocks.
-    pub(crate) fn pools(&self) -> &[u32] {
-        if self.blocks_per_slab.is_empty() { &[1] } else { &self.blocks_per_slab }
-    }
-
-    /// Most tokens of one request in flight.
-    pub(crate) const fn max_in_flight_tokens() -> u32 {
-        Op::MAX_CHUNK
+    fn finish(world: &mut World) -> Check {
+        world.finish()
     }
 }
 

@@ -67,6 +67,15 @@ fn error_name(error: &Error) -> &'static str {
     }
 }
 
+fn returned<T>(result: &Result<T, Error>, value: impl FnOnce(&T) -> Value) -> Value {
+    result.as_ref().map_or_else(|error| json!({ "error": error_name(error) }), value)
+}
+
+/// Python's counts are signed.
+fn are_python_counts(counts: &[u32]) -> bool {
+    counts.iter().all(|&count| i32::try_from(count).is_ok())
+}
+
 fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.0).collect()
 }
@@ -111,20 +120,26 @@ impl System {
         self.transcript.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn note<T, V: Serialize>(
+    fn note(
         &mut self,
         call: &'static str,
         args: impl FnOnce() -> Value,
-        result: Result<T, &Error>,
-        value: impl FnOnce(T) -> V,
+        returned: impl FnOnce() -> Value,
     ) {
         if let Some(transcript) = &mut self.transcript {
-            let returned = match result {
-                Ok(done) => json!(value(done)),
-                Err(error) => json!({ "error": error_name(error) }),
-            };
-            transcript.push(Call { call, args: args(), returned });
+            transcript.push(Call { call, args: args(), returned: returned() });
         }
+    }
+
+    /// Notes a call and hands its result on.
+    fn noted<T: Serialize>(
+        &mut self,
+        call: &'static str,
+        args: impl FnOnce() -> Value,
+        result: Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.note(call, args, || returned(&result, |done| json!(done)));
+        result
     }
 
     // --- requests ---
@@ -140,20 +155,17 @@ impl System {
         if let (Ok(handle), Some(session)) = (&result, session) {
             self.manager.set_session(*handle, Some(session), Hint::None)?;
         }
-        let args = || json!([id, tokens, session]);
-        self.note("add_request", args, result.as_ref(), |handle| *handle);
-        result
+        self.noted("add_request", || json!([id, tokens, session]), result)
     }
 
     pub(crate) fn set_hint(&mut self, handle: u64, hint: Hint) -> Result<(), Error> {
         let result = self.manager.set_hint(handle, hint);
-        self.note("set_hint", || json!([handle, hint.name()]), result.as_ref(), |&()| Value::Null);
-        result
+        self.noted("set_hint", || json!([handle, hint.name()]), result)
     }
 
     pub(crate) fn set_session_hint(&mut self, session: &str, hint: Hint) {
         let is_known = self.manager.set_session_hint(session, hint);
-        self.note("set_session_hint", || json!([session, hint.name()]), Ok(is_known), |it| it);
+        self.note("set_session_hint", || json!([session, hint.name()]), || json!(is_known));
     }
 
     /// Without the digests that full hash blocks have. Python cannot ask for that.
@@ -169,12 +181,8 @@ impl System {
     ) -> Result<(), Error> {
         let result = self.manager.append(handle, tokens.len() as u32, digests);
         for token in tokens {
-            self.note(
-                "append_tokens",
-                || json!([[handle], [token]]),
-                result.as_ref(),
-                |&()| Value::Null,
-            );
+            let done = || returned(&result, |()| Value::Null);
+            self.note("append_tokens", || json!([[handle], [token]]), done);
         }
         result
     }
@@ -194,28 +202,24 @@ impl System {
 
     pub(crate) fn preempt(&mut self, handles: &[u64]) -> Result<(), Error> {
         let result = self.manager.preempt(handles);
-        self.note("preempt", || json!([handles]), result.as_ref(), |&()| Value::Null);
-        result
+        self.noted("preempt", || json!([handles]), result)
     }
 
     pub(crate) fn free(&mut self, handles: &[u64]) -> Result<(), Error> {
         let result = self.manager.free(handles);
-        self.note("free", || json!([handles]), result.as_ref(), |&()| Value::Null);
-        result
+        self.noted("free", || json!([handles]), result)
     }
 
     // --- a step ---
 
     pub(crate) fn match_prefix(&mut self, handle: u64) -> Result<u32, Error> {
         let result = self.manager.match_prefix(handle).map(|hit| hit.num_tokens);
-        self.note("match_prefix", || json!([handle]), result.as_ref(), |hit| *hit);
-        result
+        self.noted("match_prefix", || json!([handle]), result)
     }
 
     pub(crate) fn chunk(&mut self, handle: u64, start: u32, most: u32) -> Result<u32, Error> {
         let result = self.manager.chunk(handle, start, most);
-        self.note("chunk", || json!([handle, start, most]), result.as_ref(), |chunk| *chunk);
-        result
+        self.noted("chunk", || json!([handle, start, most]), result)
     }
 
     pub(crate) fn allocate(
@@ -225,50 +229,43 @@ impl System {
         lookahead: u32,
     ) -> Result<usize, Error> {
         let result = self.manager.allocate(handles, counts, lookahead);
-        if Self::are_python_counts(counts) {
-            let args = || json!([handles, counts, lookahead]);
-            self.note("allocate", args, result.as_ref(), |served| *served);
+        if !are_python_counts(counts) {
+            return result;
         }
-        result
+        self.noted("allocate", || json!([handles, counts, lookahead]), result)
     }
 
     pub(crate) fn advance(&mut self, handles: &[u64], counts: &[u32]) -> Result<(), Error> {
         let result = self.manager.advance(handles, counts);
-        if Self::are_python_counts(counts) {
-            self.note("advance", || json!([handles, counts]), result.as_ref(), |&()| Value::Null);
+        if !are_python_counts(counts) {
+            return result;
         }
-        result
-    }
-
-    /// Python's counts are signed.
-    fn are_python_counts(counts: &[u32]) -> bool {
-        counts.iter().all(|&count| i32::try_from(count).is_ok())
+        self.noted("advance", || json!([handles, counts]), result)
     }
 
     pub(crate) fn tick(&mut self) {
         self.manager.tick();
-        self.note("tick", || json!([]), Ok(()), |()| Value::Null);
+        self.note("tick", || json!([]), || Value::Null);
     }
 
     pub(crate) fn reset(&mut self) -> Result<(), Error> {
         let result = self.manager.reset();
-        self.note("reset", || json!([]), result.as_ref(), |&()| Value::Null);
-        result
+        self.noted("reset", || json!([]), result)
     }
 
     // --- what is told ---
 
     pub(crate) fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
-        let result = self.manager.take_copies();
-        let keeps_apart = self.keeps_apart;
-        self.note("take_copies", || json!([]), result.as_ref(), |it| copies(it, keeps_apart));
+        let (result, keeps_apart) = (self.manager.take_copies(), self.keeps_apart);
+        let done = || returned(&result, |it| json!(copies(it, keeps_apart)));
+        self.note("take_copies", || json!([]), done);
         result
     }
 
     pub(crate) fn take_events(&mut self) -> Vec<CacheEvent> {
         let events = self.manager.take_events();
-        let told = |()| events.iter().map(event).collect::<Vec<_>>();
-        self.note("take_events", || json!([]), Ok(()), told);
+        let told = || events.iter().map(event).collect();
+        self.note("take_events", || json!([]), told);
         events
     }
 
@@ -277,8 +274,7 @@ impl System {
     /// Known, computed and allocated tokens.
     pub(crate) fn progress(&mut self, handle: u64) -> Result<(u32, u32, u32), Error> {
         let result = self.manager.progress(handle);
-        self.note("progress", || json!([handle]), result.as_ref(), |progress| *progress);
-        result
+        self.noted("progress", || json!([handle]), result)
     }
 
     /// As [`System::progress`], without a place in the transcript.
@@ -289,7 +285,8 @@ impl System {
     /// As [`System::table`], with a place in the transcript.
     pub(crate) fn ask_table(&mut self, handle: u64, group: u32) -> Result<Vec<BlockId>, Error> {
         let result = self.manager.blocks(handle, GroupId(group)).map(<[BlockId]>::to_vec);
-        self.note("block_ids", || json!([handle, group]), result.as_ref(), |blocks| ids(blocks));
+        let done = || returned(&result, |blocks| json!(ids(blocks)));
+        self.note("block_ids", || json!([handle, group]), done);
         result
     }
 
@@ -337,7 +334,7 @@ impl System {
 
     pub(crate) fn check_integrity(&mut self) -> Result<(), String> {
         let result = self.manager.check_integrity();
-        self.note("check_integrity", || json!([]), Ok(()), |()| Value::Null);
+        self.note("check_integrity", || json!([]), || Value::Null);
         result
     }
 

@@ -81,10 +81,7 @@ impl World {
     }
 
     /// Runs one operation, then compares everything that can be seen.
-    ///
-    /// # Errors
-    /// What the manager did wrong.
-    pub fn apply(&mut self, op: &Op) -> Check {
+    pub(crate) fn apply(&mut self, op: &Op) -> Check {
         match op {
             &Op::Add { prompt, shared, own, output, session } => {
                 self.add(prompt, shared, own, output, session)?;

@@ -3,15 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ops::Input;
-use ops::serving::Life;
+use ops::{Script, Setting, Setup, serving};
 
-fn input(text: &str) -> Result<(), String> {
-    Input::parse(text)?.run()
-}
-
-fn life(text: &str) -> Result<(), String> {
-    Life::parse(text)?.run().map(drop)
+fn run<S: Setting>(text: &str) -> Result<(), String> {
+    Script::<S>::parse(text)?.run().map(drop)
 }
 
 fn tests() -> PathBuf {
@@ -41,20 +36,20 @@ fn run_seeds(file: &str, run: fn(&str) -> Result<(), String>) {
 
 #[test]
 fn every_recorded_input_passes() {
-    run_files("recorded", input);
+    run_files("recorded", run::<Setup>);
 }
 
 #[test]
 fn every_recorded_life_passes() {
-    run_files("recorded/serving", life);
+    run_files("recorded/serving", run::<serving::Setup>);
 }
 
 #[test]
 fn every_seed_of_operations_passes() {
-    run_seeds("seeds/operations.jsonl", input);
+    run_seeds("seeds/operations.jsonl", run::<Setup>);
 }
 
 #[test]
 fn every_seed_of_lives_passes() {
-    run_seeds("seeds/serving.jsonl", life);
+    run_seeds("seeds/serving.jsonl", run::<serving::Setup>);
 }

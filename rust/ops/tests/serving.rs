@@ -3,7 +3,8 @@
 mod common;
 
 use hybrid_blocks::vllm::KvCacheStats;
-use ops::serving::{Event, Life, Setup};
+use ops::serving::{Event, Setup};
+use ops::{Life, Part};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
@@ -27,7 +28,7 @@ proptest! {
 
     #[test]
     fn requests_read_what_their_tokens_wrote_and_come_to_their_end(life in life()) {
-        life.run().map_err(|error| TestCaseError::fail(format!("{error}\n{}", life.to_text())))?;
+        life.run().map(drop).map_err(|error| TestCaseError::fail(format!("{error}\n{}", life.to_text())))?;
     }
 
     #[test]
@@ -46,8 +47,8 @@ fn lives_see_all_that_becomes_of_checkpoints() {
     let mut sums = counts(&KvCacheStats::default());
     for number in 0..300 {
         let life = Life::decode(&common::bytes(number, Setup::BYTES + 30 * Event::BYTES));
-        let stats = life.run().unwrap_or_else(|error| panic!("{error}\n{}", life.to_text()));
-        sums.iter_mut().zip(counts(&stats)).for_each(|(sum, count)| *sum += count);
+        let engine = life.run().unwrap_or_else(|error| panic!("{error}\n{}", life.to_text()));
+        sums.iter_mut().zip(counts(&engine.stats())).for_each(|(sum, count)| *sum += count);
     }
     assert!(sums.iter().all(|&sum| sum > 0), "{sums:?}");
 }

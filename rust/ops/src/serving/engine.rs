@@ -13,7 +13,8 @@ use crate::setup::Group;
 use crate::tokens::Tokens;
 use crate::world::{Check, ensure, hint_of, session_id};
 
-pub(super) struct Engine {
+/// Everything around one manager of an engine.
+pub struct Engine {
     pub(super) setup: Setup,
     pub(super) manager: KvCacheManager<BlockStore>,
     pub(super) memory: Memory,
@@ -56,9 +57,6 @@ impl Engine {
     }
 
     /// Lets an event happen.
-    ///
-    /// # Errors
-    /// What the manager did wrong.
     pub(super) fn apply(&mut self, event: &Event) -> Check {
         match *event {
             Event::Add { begins, shared, own, answer, said, reach, load } => {
@@ -263,14 +261,13 @@ impl Engine {
         self.check()
     }
 
-    pub(super) fn stats(&self) -> KvCacheStats {
+    /// Returns the counters since the start.
+    #[must_use]
+    pub fn stats(&self) -> KvCacheStats {
         self.manager.stats()
     }
 
     /// Steps on until all requests have ended, and nothing is held.
-    ///
-    /// # Errors
-    /// What the manager did wrong.
     pub(super) fn finish(&mut self) -> Check {
         let num_requests = self.waiting.len() + self.holding.len() + self.running.len();
         // Every request needs fewer steps than this when it is alone.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::script::Part;
+
 /// An event. Requests are named by a number that is reduced to those that exist, so any sequence of events is a life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case", deny_unknown_fields)]
@@ -54,11 +56,13 @@ pub enum Event {
 impl Event {
     /// Bytes an event is decoded from.
     pub const BYTES: usize = 8;
+}
 
-    /// The event that `bytes` stand for; every array stands for one. Events are as frequent as the first byte's
-    /// ranges are wide.
-    #[must_use]
-    pub fn decode([kind, args @ ..]: [u8; Self::BYTES]) -> Self {
+impl Part for Event {
+    type Bytes = [u8; Self::BYTES];
+
+    /// Events are as frequent as the first byte's ranges are wide.
+    fn decode([kind, args @ ..]: Self::Bytes) -> Self {
         match kind % 32 {
             0..14 => Self::Steps { count: 1 + args[0] % 12, luck: args[1] },
             14..26 => Self::Add {

@@ -1,12 +1,11 @@
 //! An engine that serves requests as vLLM does, over [`KvCacheManager`](hybrid_blocks::vllm::KvCacheManager),
 //! with a worker and a KV connector that are simulated.
 //!
-//! A [`Life`] is a [`Setup`] and a list of [`Event`]s, decoded from bytes as an [`Input`](crate::Input) is.
 //! Whatever happens, a request reads what its tokens wrote, a look-up finds nothing that is not written, and every
 //! request comes to its end.
 //!
 //! ```text
-//! setup, event <- life      the vocabulary
+//! setup, event              the vocabulary
 //! request, step             what an engine knows of a request, and what it had computed in a step
 //! engine                    queues; the calls of the manager that have several callers
 //! engine <- {schedule, admit, load, worker, update, check}
@@ -16,7 +15,6 @@ mod admit;
 mod check;
 mod engine;
 mod event;
-mod life;
 mod load;
 mod request;
 mod schedule;
@@ -25,6 +23,6 @@ mod step;
 mod update;
 mod worker;
 
+pub use engine::Engine;
 pub use event::Event;
-pub use life::Life;
 pub use setup::{Connector, Setup};

@@ -4,7 +4,11 @@ use hybrid_blocks::vllm::{GroupConfig, Lookup, LookupGroup, ManagerConfig};
 use hybrid_blocks::{BlockStore, GroupId, GroupKind, PoolId, Storage};
 use serde::{Deserialize, Serialize};
 
+use super::engine::Engine;
+use super::event::Event;
+use crate::script::{Part, Setting};
 use crate::setup::{Group, format_text, placement};
+use crate::world::Check;
 
 /// How an engine is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,87 +63,6 @@ impl Setup {
 
     /// Most requests that run at a time.
     pub(super) const MOST_RUNNING: usize = 6;
-
-    /// The setup that `bytes` stand for; every array stands for one.
-    #[must_use]
-    pub fn decode(bytes: [u8; Self::BYTES]) -> Self {
-        let number = |at: usize, below: u32| u32::from(bytes[at]) % below;
-        let is_slabbed = number(0, 4) < 3;
-        let hash_block_size = 1 + number(1, 3);
-        let num_drafts = number(2, 6).saturating_sub(3);
-        let num_states = number(3, 4).saturating_sub(1);
-        // States of vLLM's own rules are at the ends of blocks, and blocks of drafts beside them.
-        let num_drafts = if num_states > 0 && !is_slabbed { 0 } else { num_drafts };
-        let max_len = (24 + number(4, 41)).next_multiple_of(hash_block_size);
-        let num_pools = 1 + number(5, MOST_POOLS);
-        let mut groups = vec![Group::full(hash_block_size)];
-        for at in (6..6 + 3 * number(15, 4) as usize).step_by(3) {
-            let size = 1 + number(at + 1, 9);
-            // Where states are kept at all hash blocks, or at the ends of blocks, no block may be longer.
-            let longer = if num_states > 0 { 1 } else { 1 + number(at + 1, 27) / 9 };
-            let block_size = hash_block_size * longer;
-            groups.push(Group {
-                kind: match number(at, 3) {
-                    0 => GroupKind::Full,
-                    1 => GroupKind::sliding_window(1 + size),
-                    // Chunks are of whole blocks, or more of them are held than vLLM counts.
-                    _ => GroupKind::Chunked { chunk: size.div_ceil(3) * block_size },
-                },
-                block_size,
-                pool: if is_slabbed { number(at + 2, num_pools) } else { 0 },
-                kept_pool: None,
-            });
-        }
-        let keeps_apart = num_states > 0 && number(30, 3) == 2;
-        let state = Group {
-            kind: GroupKind::MambaAligned {
-                num_speculative: num_drafts,
-                checkpoint_alignment: None,
-                has_checkpoint_blocks: false,
-            },
-            block_size: if is_slabbed { max_len } else { hash_block_size },
-            pool: if is_slabbed { num_pools } else { 0 },
-            kept_pool: (is_slabbed && keeps_apart).then_some(num_pools + 1),
-        };
-        groups.extend(vec![state; num_states as usize]);
-        let mut blocks_per_slab: Vec<u32> =
-            (0..num_pools as usize).map(|pool| 1 + number(16 + pool, 4)).collect();
-        blocks_per_slab.push(1);
-        if keeps_apart {
-            blocks_per_slab.push(1 + number(31, 4));
-        }
-        let has_windows = groups.iter().any(|it| it.is_attention() && it.kind != GroupKind::Full);
-        let has_windows_or_states = num_states > 0 || has_windows;
-        let places = is_slabbed && has_windows_or_states;
-        let format = format_text(if keeps_apart { "int8" } else { "full" });
-        let placement = placement([18, 19, 20, 21, 22].map(|at| bytes[at].into())) + &format;
-        let mut setup = Self {
-            groups,
-            hash_block_size,
-            max_len,
-            budget: hash_block_size * (2 + number(23, 6)),
-            num_slabs: 0,
-            blocks_per_slab: if is_slabbed { blocks_per_slab } else { Vec::new() },
-            placement: places.then_some(placement),
-            num_drafts,
-            is_async: number(24, 2) > 0,
-            // Without it two loads may still wait for each other, though seldom.
-            reserves_all: number(25, 3) < 2 || number(27, 6) > 2,
-            // vLLM's own rules leave keys of what a request has not computed that is taken out of its step.
-            has_priorities: is_slabbed && number(26, 3) > 1,
-            connector: match number(27, 6) {
-                0 | 1 => Connector::None,
-                2 => Connector::InStep,
-                // vLLM counts what windows and states still need as nothing: its own loads may wait for each other.
-                _ if !is_slabbed && has_windows_or_states => Connector::InStep,
-                3 => Connector::Beside,
-                _ => Connector::BesideOrComputed,
-            },
-        };
-        setup.num_slabs =
-            1 + setup.enough_slabs() + setup.slabs_for_drafts() + number(28, 6) * number(29, 8);
-        setup
-    }
 
     /// Slabs that the longest request fills.
     fn enough_slabs(&self) -> u32 {
@@ -274,5 +197,105 @@ impl Setup {
         let specs = specs.into_iter().map(|(_, groups)| LookupGroup { groups, use_eagle: false });
         let fine_grained = self.is_slabbed() && self.has_states();
         Lookup::Hybrid { specs: specs.collect(), fine_grained }
+    }
+}
+
+impl Part for Setup {
+    type Bytes = [u8; Self::BYTES];
+
+    fn decode(bytes: Self::Bytes) -> Self {
+        let number = |at: usize, below: u32| u32::from(bytes[at]) % below;
+        let is_slabbed = number(0, 4) < 3;
+        let hash_block_size = 1 + number(1, 3);
+        let num_drafts = number(2, 6).saturating_sub(3);
+        let num_states = number(3, 4).saturating_sub(1);
+        // States of vLLM's own rules are at the ends of blocks, and blocks of drafts beside them.
+        let num_drafts = if num_states > 0 && !is_slabbed { 0 } else { num_drafts };
+        let max_len = (24 + number(4, 41)).next_multiple_of(hash_block_size);
+        let num_pools = 1 + number(5, MOST_POOLS);
+        let mut groups = vec![Group::full(hash_block_size)];
+        for at in (6..6 + 3 * number(15, 4) as usize).step_by(3) {
+            let size = 1 + number(at + 1, 9);
+            // Where states are kept at all hash blocks, or at the ends of blocks, no block may be longer.
+            let longer = if num_states > 0 { 1 } else { 1 + number(at + 1, 27) / 9 };
+            let block_size = hash_block_size * longer;
+            groups.push(Group {
+                kind: match number(at, 3) {
+                    0 => GroupKind::Full,
+                    1 => GroupKind::sliding_window(1 + size),
+                    // Chunks are of whole blocks, or more of them are held than vLLM counts.
+                    _ => GroupKind::Chunked { chunk: size.div_ceil(3) * block_size },
+                },
+                block_size,
+                pool: if is_slabbed { number(at + 2, num_pools) } else { 0 },
+                kept_pool: None,
+            });
+        }
+        let keeps_apart = num_states > 0 && number(30, 3) == 2;
+        let state = Group {
+            kind: GroupKind::MambaAligned {
+                num_speculative: num_drafts,
+                checkpoint_alignment: None,
+                has_checkpoint_blocks: false,
+            },
+            block_size: if is_slabbed { max_len } else { hash_block_size },
+            pool: if is_slabbed { num_pools } else { 0 },
+            kept_pool: (is_slabbed && keeps_apart).then_some(num_pools + 1),
+        };
+        groups.extend(vec![state; num_states as usize]);
+        let mut blocks_per_slab: Vec<u32> =
+            (0..num_pools as usize).map(|pool| 1 + number(16 + pool, 4)).collect();
+        blocks_per_slab.push(1);
+        if keeps_apart {
+            blocks_per_slab.push(1 + number(31, 4));
+        }
+        let has_windows = groups.iter().any(|it| it.is_attention() && it.kind != GroupKind::Full);
+        let has_windows_or_states = num_states > 0 || has_windows;
+        let places = is_slabbed && has_windows_or_states;
+        let format = format_text(if keeps_apart { "int8" } else { "full" });
+        let placement = placement([18, 19, 20, 21, 22].map(|at| bytes[at].into())) + &format;
+        let mut setup = Self {
+            groups,
+            hash_block_size,
+            max_len,
+            budget: hash_block_size * (2 + number(23, 6)),
+            num_slabs: 0,
+            blocks_per_slab: if is_slabbed { blocks_per_slab } else { Vec::new() },
+            placement: places.then_some(placement),
+            num_drafts,
+            is_async: number(24, 2) > 0,
+            // Without it two loads may still wait for each other, though seldom.
+            reserves_all: number(25, 3) < 2 || number(27, 6) > 2,
+            // vLLM's own rules leave keys of what a request has not computed that is taken out of its step.
+            has_priorities: is_slabbed && number(26, 3) > 1,
+            connector: match number(27, 6) {
+                0 | 1 => Connector::None,
+                2 => Connector::InStep,
+                // vLLM counts what windows and states still need as nothing: its own loads may wait for each other.
+                _ if !is_slabbed && has_windows_or_states => Connector::InStep,
+                3 => Connector::Beside,
+                _ => Connector::BesideOrComputed,
+            },
+        };
+        setup.num_slabs =
+            1 + setup.enough_slabs() + setup.slabs_for_drafts() + number(28, 6) * number(29, 8);
+        setup
+    }
+}
+
+impl Setting for Setup {
+    type Event = Event;
+    type World = Engine;
+
+    fn world(&self) -> Engine {
+        Engine::new(self)
+    }
+
+    fn apply(engine: &mut Engine, event: &Event) -> Check {
+        engine.apply(event)
+    }
+
+    fn finish(engine: &mut Engine) -> Check {
+        engine.finish()
     }
 }
