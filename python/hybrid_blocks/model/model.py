@@ -20,8 +20,9 @@ class Layer(msgspec.Struct, frozen=True):
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of the embeddings, of all experts, and of the rest.
 
-    ``bits`` are those of a quantized parameter with its scales, None in the model's own format.
-    With ``only_experts`` nothing else is quantized.
+    A token uses ``used_experts`` of those of experts, None where that is not known. ``bits`` are
+    those of a quantized parameter with its scales, None in the model's own format. With
+    ``only_experts`` nothing else is quantized.
     """
 
     embeddings: int
@@ -31,6 +32,7 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     bits: float | None
     only_experts: bool
     source: str
+    used_experts: int | None = None
 
     @property
     def parameters(self) -> int:

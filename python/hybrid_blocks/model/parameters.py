@@ -65,12 +65,16 @@ _ONE_PART: Final = ("nemotron_h",)
 
 
 class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of the embeddings, of all experts, and of the rest."""
+    """Parameters of the embeddings, of all experts, and of the rest.
+
+    A token uses ``used_experts`` of those of experts, None where that is not known.
+    """
 
     embeddings: int
     experts: int
     rest: int
     hidden_size: int
+    used_experts: int | None = None
 
     @property
     def total(self) -> int:
@@ -105,14 +109,27 @@ def count_parameters(config: Config, layers: tuple[Layer, ...], model_type: str)
         experts=experts,
         rest=dense,
         hidden_size=hidden,
+        used_experts=_used(config, experts),
     )
+
+
+_NUM_EXPERTS: Final = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
+_EXPERTS_A_TOKEN: Final = (
+    *("num_experts_per_tok", "num_experts_per_token", "moe_k", "moe_topk", "top_k_experts"),
+)
+
+
+def _used(config: Config, experts: int) -> int | None:
+    if not experts:
+        return 0
+    used = config.optional(*_EXPERTS_A_TOKEN)
+    return None if used is None else experts * used // config.positive(*_NUM_EXPERTS)
 
 
 def _network(config: Config, depth: int, hidden: int, model_type: str) -> tuple[int, int]:
     """Parameters of the experts of one layer, and of what else its feed-forward network has."""
     matrices = 2 if model_type.startswith(_ONE_PART) else 3
-    names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-    count = config.optional(*names) or 0
+    count = config.optional(*_NUM_EXPERTS) or 0
     dense = _dense_width(config)
     if not count or not _has_experts(config, depth, model_type):
         return 0, matrices * hidden * dense

@@ -174,6 +174,7 @@ def weights_of(
         bits=bits,
         only_experts=only_experts,
         source=source,
+        used_experts=counted.used_experts,
     )
 
 
