@@ -33,8 +33,3 @@ def test_the_first_reason_that_holds_is_told_with_its_fields() -> None:
     assert sentence("mamba_mode", mode="all") == "Mamba cache mode 'all'"
     with pytest.raises(KeyError, match="number"):
         sentence("group_manager", manager="RSWAManager")
-
-
-def test_every_row_says_who_decides_it() -> None:
-    deciders = {it.decided_by for it in REASONS.values()}
-    assert deciders == {"configuration", "layers", "connector", "release", "platform"}

@@ -21,12 +21,15 @@ def command_line() -> str:
     """Return the page of all commands with their arguments and options."""
     group: Any = typer.main.get_command(app)
     parts = ["# Command line\n", MADE]
-    parts.append("Every mistake on the command line is one `error:` line and exit code 2.\n")
+    parts.append(
+        "A default stands in brackets. Every mistake on the command line is one `error:` line and "
+        "exit code 2.\n"
+    )
     for name in FUNCTIONS:
         command = group.get_command(typer.Context(group), name)
         parts += [f"## {name}\n", f"{_text(command.help)}\n"]
         rows = list(_parameters(command))
-        parts += ["| option | value | default | effect |", "|---|---|---|---|", *rows, ""]
+        parts += ["| option | effect |", "|---|---|", *rows, ""]
     return "\n".join(parts)
 
 
@@ -38,8 +41,8 @@ def _parameters(command: Any) -> Iterator[str]:
         names = [*parameter.opts, *parameter.secondary_opts] if is_option else [parameter.name]
         written = ", ".join(f"`{name if is_option else name.upper()}`" for name in names)
         is_flag = getattr(parameter, "is_flag", False)
-        value = "" if is_flag else _value(parameter)
-        yield f"| {written} | {value} | {_default(parameter)} | {_text(parameter.help)} |"
+        value = "" if is_flag else f" {_value(parameter)}"
+        yield f"| {written}{value} | {_text(parameter.help)}{_default(parameter)} |"
 
 
 def _value(parameter: Any) -> str:
@@ -61,7 +64,7 @@ def _default(parameter: Any) -> str:
     default = parameter.default
     if default is None or default is False or str(default) in {"", "Sentinel.UNSET", "()", "[]"}:
         return ""
-    return f"`{'on' if default is True else default}`"
+    return f" (`{'on' if default is True else default}`)"
 
 
 def environment() -> str:
@@ -71,10 +74,10 @@ def environment() -> str:
         "Processes that vLLM starts inherit them. An unknown level or choice, or a size that is "
         "none, stops the engine at start.\n"
     )
-    parts += ["| variable | values | default | effect |", "|---|---|---|---|"]
+    parts += ["| variable | values (default) | effect |", "|---|---|---|"]
     for it in VARIABLES:
-        default = f"`{it.default}`" if it.default else ""
-        parts.append(f"| `{it.name}` | {it.values} | {default} | {_text(it.effect)} |")
+        default = f" (`{it.default}`)" if it.default else ""
+        parts.append(f"| `{it.name}` | {it.values}{default} | {_text(it.effect)} |")
     parts += ["", "[Inside vLLM](../vllm.md#environment-variables) explains them.", ""]
     return "\n".join(parts)
 
@@ -84,8 +87,9 @@ def metrics() -> str:
     values = {"place": PLACES, "reason": DROPS, "ended_by": ENDS}
     parts = ["# Metrics\n", MADE]
     parts.append(
-        "Each figure also has vLLM's labels `model_name` and `engine`. Figures of slabs, forks, "
-        "checkpoints and hits come from engines at level `natural` alone.\n"
+        "Labels stand in braces; each figure also has vLLM's `model_name` and `engine`. Names that "
+        "end in `_total` are counters, all others gauges. Figures of slabs, forks, checkpoints and "
+        "hits come from engines at level `natural` alone.\n"
     )
     parts += ["## Engines\n", *_figures(ENGINE)]
     parts += ["", "| label | values |", "|---|---|"]
@@ -105,10 +109,10 @@ def metrics() -> str:
 
 
 def _figures(figures: tuple[Figure, ...]) -> Iterator[str]:
-    yield from ("| name | kind | own labels | meaning |", "|---|---|---|---|")
+    yield from ("| name | meaning |", "|---|---|")
     for it in figures:
-        labels = ", ".join(f"`{label}`" for label in it.labels)
-        yield f"| `{it.name}` | {it.kind} | {labels} | {_text(it.documentation)} |"
+        labels = f"{{{', '.join(it.labels)}}}" if it.labels else ""
+        yield f"| `{it.name}{labels}` | {_text(it.documentation)} |"
 
 
 _KEEPS_FROM: Final = {
@@ -131,11 +135,11 @@ def reasons() -> str:
     for keeps_from, heading in _KEEPS_FROM.items():
         parts += [
             f"## Without {heading}\n",
-            "| the line says | decided by | the engine has |",
-            "|---|---|---|",
+            "| the line says | the engine has |",
+            "|---|---|",
         ]
         parts += [
-            f"| `{it.sentence}` | {it.decided_by} | {it.has} |"
+            f"| `{it.sentence}` | {it.has} |"
             for it in REASONS.values()
             if it.keeps_from == keeps_from
         ]

@@ -12,14 +12,13 @@ __all__ = ["REASONS", "Reason", "first", "sentence"]
 
 
 class Reason(NamedTuple):
-    """A row: what it keeps an engine from, which part decides it, and what such an engine has.
+    """A row: what it keeps an engine from, and what such an engine has.
 
     ``sentence`` may have fields in braces.
     """
 
     keeps_from: str
     sentence: str
-    decided_by: str
     has: str
 
 
