@@ -1,4 +1,4 @@
-"""``docs/coverage.md``: the level of every built-in model with every feature, a row each."""
+"""``docs/coverage.md``: the level of every built-in model with every feature."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import fill
@@ -67,28 +67,21 @@ MOST_SERVED = (
 _HEAD = """\
 # What runs where
 
-For users who ask which level and scheduler their engine reaches. A command makes this file, and a
-test compares the two:
-```
-hybrid-blocks doctor --table > docs/coverage.md
-hybrid-blocks doctor --model Qwen3.5-27B --speculative mtp:2 --lora    # one engine
-```
-Each engine was constructed with vLLM {release}, without weights: its configuration, its plan of the
-KV cache for the model's layers, and its scheduler. A few requests with the feature then ran through
-it. {models} built-in models and {features} features make {rows} engines. MTP is left out for models
-without a draft head. Layers of a drafter's own model are not part of the plan, and the package that
-vLLM wants for suffixes, arctic-inference, was not there.
+For users who ask which level and scheduler their engine reaches. `hybrid-blocks doctor --table`
+makes this page. `hybrid-blocks doctor --model Qwen3.5-27B --speculative mtp:2 --lora` answers for
+one engine. Each of {rows} engines, {models} built-in models with {features} features, was
+constructed with vLLM {release} without weights, and a few requests ran through its scheduler. MTP
+is left out for models without a draft head, and layers of a drafter's own model are not part of
+the plan.
 
 - *level* is the level that `HYBRID_BLOCKS=natural` reaches on a GPU. If it is `natural`, the
   default reaches `manager`.
-- *scheduler* names the code that schedules decoding requests unless `HYBRID_BLOCKS_SCHEDULER=off`:
-  this package in one call, or vLLM's own.
+- *scheduler* names the code that schedules decoding requests: this package in one call, or vLLM's.
 
 Of the 20 models named at the end, {whole} of {served} engines ({percent:.0f} %) reach level
-`manager` and the scheduler in one call.
-[Reasons](reference/reasons.md) explains each.
+`manager` and the scheduler in one call. [Reasons](reference/reasons.md) explains each.
 
-| feature | models | level | scheduler | why not more |
+| features | models | level | scheduler | why not more |
 |---|---|---|---|---|
 """
 
@@ -162,7 +155,11 @@ def document(found: Sequence[Row]) -> str:
         served=served,
         percent=100 * whole / served,
     )
-    lines = [line for feature in FEATURES for line in _lines(feature, found)]
+    features: dict[str, list[str]] = {}
+    for feature in FEATURES:
+        for cells in _cells(feature, found):
+            features.setdefault(cells, []).append(feature)
+    lines = [f"| {'; '.join(alike)} | {cells} |" for cells, alike in features.items()]
     named = fill(", ".join(MOST_SERVED) + ".", 100, break_on_hyphens=False)
     return head + "\n".join(lines) + "\n" + _MODELS + named + "\n"
 
@@ -179,8 +176,8 @@ def outcome(row: Row) -> _Outcome:
     return f"`{found.level}`", found.scheduler, "; ".join(reasons)
 
 
-def _lines(feature: str, found: Sequence[Row]) -> list[str]:
-    """Return a line for each outcome of a feature, the most frequent one first."""
+def _cells(feature: str, found: Sequence[Row]) -> list[str]:
+    """Return the cells behind a feature for each of its outcomes, the most frequent one first."""
     models: dict[_Outcome, list[str]] = {}
     for row in found:
         if row.feature == feature:
@@ -192,7 +189,7 @@ def _lines(feature: str, found: Sequence[Row]) -> list[str]:
         named = _joined(names)
         if number == 0:
             named = f"all but those below, {len(names)}" if rest else f"all {len(names)}"
-        lines.append(f"| {feature} | {named} | {' | '.join(cells)} |")
+        lines.append(f"{named} | {' | '.join(cells)}")
     return lines
 
 
