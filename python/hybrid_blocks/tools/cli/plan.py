@@ -27,6 +27,7 @@ from hybrid_blocks.tools.cli.plan_case import (
     trace_lengths,
 )
 from hybrid_blocks.tools.cli.words import made_by, pasted
+from hybrid_blocks.tools.plan.memory import Gpu
 from hybrid_blocks.tools.plan.report.report import Plan, Report, make_report
 from hybrid_blocks.tools.plan.report.tables import render
 from hybrid_blocks.units import parse_memory, parse_tokens
@@ -90,6 +91,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         Path | None, typer.Option("--log", help="A log of vLLM's start; - is standard input.")
     ] = None,
     whole: Annotated[bool, typer.Option("--all", help="Show every table.")] = False,
+    why_figure: Annotated[
+        str | None, typer.Option("--why", help="Explain one figure: tokens, requests of 32k, …")
+    ] = None,
 ) -> None:
     """Show the capacity of a model in the natural geometry and in vLLM's, byte by byte.
 
@@ -130,6 +134,9 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 case = Case(chosen, _memory(memory), deployment, None)
             else:
                 case = case_of_gpu(gpu, memory, (chosen, deployment), gpu_memory_utilization, given)
+        if why_figure is not None:
+            _print_why(why_figure, case, lengths, given)
+            return
         _plan(case, lengths, trace, Files(json, html, context), whole=whole)
     except HybridBlocksError as error:
         fail(error)
@@ -177,7 +184,7 @@ def _write_page(
     path: Path,
     plan: Plan,
     report: Report,
-    card: str | None,
+    card: Gpu | None,
     context: typer.Context,
     *,
     first: int | None,
@@ -194,8 +201,22 @@ def _write_page(
     from hybrid_blocks.tools.view.plan_page import PlanPage  # noqa: PLC0415
     from hybrid_blocks.tools.view.plan_picture import make_plan_picture  # noqa: PLC0415
 
-    picture = make_plan_picture(plan, report, card, first=first)
+    estimated = None if card is None else card.cards.name
+    picture = make_plan_picture(plan, report, estimated, first=first)
     write(PlanPage(picture, made_by=made_by(context)).document(), path)
+
+
+def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> None:
+    given.refuse(
+        *("trace", "json", "html", "whole"),
+        why="beside --why, which explains one figure; leave it out",
+    )
+    plan = Plan(case.model, case.memory_bytes, case.deployment)
+    asked = asked_lengths(lengths, None, plan.limit)
+    from hybrid_blocks.tools.plan.report.why import why  # noqa: PLC0415 - asked for seldom
+
+    for line in why(figure, plan, asked, gpu=case.card):
+        make_console().print(line, soft_wrap=True)
 
 
 def _show(report: Report, json: Path | None, *, num_bytes: int, whole: bool) -> None:

@@ -12,7 +12,7 @@ from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.cli.options import Given, each_once
 from hybrid_blocks.tools.cli.words import append
-from hybrid_blocks.tools.plan.memory import memory_of_gpu, on_cards, parse_cards
+from hybrid_blocks.tools.plan.memory import Gpu, memory_of_gpu, on_cards, parse_cards
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
 from hybrid_blocks.tools.plan.vllm import plan_vllm
 from hybrid_blocks.tools.read.command import read_command
@@ -20,12 +20,12 @@ from hybrid_blocks.units import parse_memory, parse_tokens
 
 
 class Case(NamedTuple):
-    """A model in the memory of each GPU; ``card`` names the card of an estimated memory."""
+    """A model in the memory of each GPU; ``card`` is there if the memory is its estimate."""
 
     model: Model
     memory_bytes: int
     deployment: Deployment
-    card: str | None
+    card: Gpu | None
 
 
 def case_of_gpu(
@@ -49,8 +49,8 @@ def case_of_gpu(
     deployment = on_cards(deployment, cards)
     if memory is not None:
         return Case(model, parse_memory(memory), deployment, None)
-    chosen, memory_bytes = memory_of_gpu(cards, model, deployment, utilization)
-    return Case(chosen, memory_bytes, deployment, cards.name)
+    chosen, memory_bytes, card = memory_of_gpu(cards, model, deployment, utilization)
+    return Case(chosen, memory_bytes, deployment, card)
 
 
 def check_gpu(memory: str | None, gpu: str | None, given: Given) -> None:
@@ -143,8 +143,7 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
         deployment = on_cards(deployment, cards)
     if memory_bytes is None and cards is not None:
         utilization = command.options.get("gpu_memory_utilization")
-        model, memory_bytes = memory_of_gpu(cards, model, deployment, utilization)
-        card = cards.name
+        model, memory_bytes, card = memory_of_gpu(cards, model, deployment, utilization)
     if memory_bytes is None:
         raise PlanError(
             "the command does not say how much memory is free: give --memory before --, the "

@@ -64,7 +64,14 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
 
     """
     given.refuse(
-        *("lengths", "trace", "html", "layers", "speculative"),
+        *(
+            "lengths",
+            "trace",
+            "html",
+            "layers",
+            "why_figure",
+            "speculative",
+        ),
         why="beside --log, which prints one plan of the log's own memory; leave it out",
     )
     refuse_pasted(context, "beside --log: both give an engine's options")

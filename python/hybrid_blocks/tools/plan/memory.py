@@ -190,6 +190,32 @@ def estimate(
     return found
 
 
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of card, and the share of it that an engine may use."""
+
+    cards: Cards
+    utilization: float = UTILIZATION
+
+    def free(self, model: Model, deployment: Deployment) -> int:
+        """Estimate the free memory of each card, with as many cards as there are ranks.
+
+        Raises:
+            PlanError: as `estimate`.
+
+        """
+        return self.estimate(model, deployment).free
+
+    def estimate(self, model: Model, deployment: Deployment) -> Estimate:
+        """Return the parts of the free memory, as `free`."""
+        any_number = msgspec.structs.replace(self.cards, count=None)
+        return estimate(model, deployment, any_number, self.utilization)
+
+    def option(self, deployment: Deployment) -> str:
+        """Return the option that gives a deployment its cards."""
+        ranks = deployment.tp * deployment.pp
+        return f"--gpu {ranks}x{self.cards.name}"
+
+
 def check_count(deployment: Deployment, cards: Cards) -> None:
     """Refuse more or fewer cards than ranks.
 
@@ -218,13 +244,27 @@ def on_cards(deployment: Deployment, cards: Cards) -> Deployment:
 
 def memory_of_gpu(
     cards: Cards, model: Model, deployment: Deployment, utilization: float | None
-) -> tuple[Model, int]:
-    """Return the model with a note on the estimate, and the free memory of each card.
+) -> tuple[Model, int, Gpu]:
+    """Return the model with a note on the estimate, the free memory of each card, and the card.
 
     Raises:
         PlanError: as `estimate`.
 
     """
-    found = estimate(model, deployment, cards, utilization or UTILIZATION)
+    share = utilization or UTILIZATION
+    found = estimate(model, deployment, cards, share)
     notes = (*model.notes, found.line, *filter(None, (cards.note,)))
-    return msgspec.structs.replace(model, notes=notes), found.free
+    estimated = Gpu(cards=cards, utilization=share)
+    return msgspec.structs.replace(model, notes=notes), found.free, estimated
+
+
+__all__ = [
+    "UTILIZATION",
+    "Cards",
+    "Estimate",
+    "Gpu",
+    "estimate",
+    "memory_of_gpu",
+    "on_cards",
+    "parse_cards",
+]

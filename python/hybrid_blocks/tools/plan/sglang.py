@@ -151,13 +151,15 @@ def plan_sglang(model: Model, memory_bytes: int, deployment: Deployment) -> Sgla
     )
 
 
-def _state_pool(each: int, rest: float, deployment: Deployment, strategy: str) -> tuple[int, float]:
-    """Slots of the state pool, and GiB that are left. One slot more is padding.
+def draft_states(deployment: Deployment) -> int:
+    """States that SGLang keeps besides for each running request, to verify a draft."""
+    tokens = deployment.num_speculative_tokens
+    return tokens + 1 if tokens else 0
 
-    To verify drafts, each running request has a state more for each token of a step.
-    """
-    tokens, per_request = deployment.num_speculative_tokens, _SLOTS[strategy]
-    drafts = tokens + 1 if tokens else 0
+
+def _state_pool(each: int, rest: float, deployment: Deployment, strategy: str) -> tuple[int, float]:
+    """Slots of the state pool, and GiB that are left. One slot more is padding."""
+    drafts, per_request = draft_states(deployment), _SLOTS[strategy]
     if strategy == "off":
         slots = running = deployment.max_num_seqs
     else:
