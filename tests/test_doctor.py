@@ -138,7 +138,7 @@ def test_the_extras_are_those_that_the_project_can_use() -> None:
     names = {extra.distribution.partition("-cuda")[0] for extra in EXTRAS}
     assert names == {
         *("torch", "triton", "cupy", "vllm"),
-        *("matplotlib", "bokeh", "prometheus-client"),
+        *("bokeh", "prometheus-client"),
     }
 
 

@@ -1,6 +1,5 @@
 """Options of ``profile`` that make no sense are refused before anything is run, in one line."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,9 +29,6 @@ def refused(*options: str) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--plot", "step.xyz"], "the ending names the format; known are"),
-        (["--plot", "step"], "the ending names the format; known are"),
-        (["--plot", "missing/step.png"], "missing"),
         (["--json", "missing/step.json"], "missing"),
         (["--levels", "off,off"], "off"),
         (["--with", "video"], "video: no feature; give images, grammar"),
@@ -47,11 +43,6 @@ def test_an_option_that_makes_no_sense_is_named(options: list[str], said: str) -
     error = refused(*options)
     assert said in error
     assert options[0] in error
-
-
-def test_a_figure_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
-    assert "pip install 'hybrid-blocks[plot]'" in refused("--plot", "step.png")
 
 
 def test_what_a_trace_makes_useless_is_refused_beside_it(tmp_path: Path) -> None:

@@ -333,14 +333,11 @@ def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
         ("--watermark", "1.5", "watermark is 1.5"),
         ("--memory", "much", "is no size"),
         ("--model", "no-such-model", "neither a file"),
-        ("--plot", "figure", "known are "),
         ("--memory", "900TiB", "a replay keeps track of 67,108,864 at most"),
         ("--tp", "99999999999999999999", "--tp"),
         ("--max-num-seqs", "99999999999999999999", "--max-num-seqs"),
         ("--retention", "9" * 5000, "not a whole number"),
         ("--json", "/", "--json /: a folder"),
-        ("--plot", "/", "--plot /: a folder"),
-        ("--plot", "figure.wrong", "known are "),
     ],
 )
 def test_names_are_checked_before_the_trace_is_read(
@@ -359,16 +356,6 @@ def test_a_pool_that_cannot_be_is_refused(trace: Path, num_blocks: str, told: st
     error = run(trace, "--num-blocks", num_blocks, expect=2)
     assert told in error
     assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_a_plot_is_drawn_in_the_format_of_its_name(
-    tmp_path: Path, trace: Path, suffix: str
-) -> None:
-    path = tmp_path / f"figure.{suffix}"
-    run(trace, "--plot", path)
-    start = {"png": b"\x89PNG", "svg": b"<?xml"}[suffix]
-    assert path.read_bytes().startswith(start)
 
 
 def test_a_missing_trace_and_too_many_requests_are_refused(tmp_path: Path) -> None:

@@ -27,31 +27,6 @@ def to_write(param: typer.CallbackParam, path: Path | None) -> Path | None:
     return path
 
 
-def to_draw(param: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a figure that cannot be drawn before anything is computed for it.
-
-    Raises:
-        InvalidArgumentError: as `to_write`, or matplotlib is missing, or no format has the ending.
-
-    """
-    if path is None:
-        return None
-    what = f"{param.opts[-1]} {path}"
-    _check_file(what, path)
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - optional, slow
-    except ImportError:
-        raise InvalidArgumentError(
-            f"{param.opts[-1]} needs matplotlib: pip install 'hybrid-blocks[plot]'"
-        ) from None
-    known = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix.removeprefix(".").lower() not in known:
-        raise InvalidArgumentError(
-            f"{what}: the ending names the format; known are {', '.join(sorted(known))}"
-        )
-    return path
-
-
 def to_page(param: typer.CallbackParam, path: Path | None) -> Path | None:
     """Refuse a page that cannot be written before anything is computed for it.
 

@@ -1,8 +1,7 @@
 """``hybrid-blocks profile``: where the time of vLLM's scheduler goes."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,15 +19,12 @@ from hybrid_blocks.tools.cli.output import (
     STDOUT,
     fail,
     refuse_same_file,
-    to_draw,
     to_write,
     write_json,
 )
 from hybrid_blocks.tools.doctor.environment import need_vllm
 from hybrid_blocks.tools.profile.process import profile
-from hybrid_blocks.tools.profile.report import make_table, to_json, write_timeline
-from hybrid_blocks.tools.profile.report import plot as draw
-from hybrid_blocks.tools.profile.result import Findings
+from hybrid_blocks.tools.profile.report import make_table, to_json
 from hybrid_blocks.tools.profile.workload import Settings, level_of
 from hybrid_blocks.tools.trace import read_trace
 from hybrid_blocks.units import parse_count
@@ -110,13 +106,6 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         Path | None,
         typer.Option(callback=to_write, help="Write the figures to this file; - is stdout."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(callback=to_draw, help="Draw the parts of a step.")
-    ] = None,
-    perfetto: Annotated[
-        Path | None,
-        typer.Option(callback=to_write, help="Write a timeline that ui.perfetto.dev opens."),
-    ] = None,
 ) -> None:
     """Run vLLM's own scheduler without a model at several levels, and compare."""
     settings = Settings(
@@ -139,40 +128,19 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         for name in wanted:
             level_of(name)
         _refuse_ignored(Given(context), settings, shared_tokens)
-        refuse_same_file(trace=trace, json=json, plot=plot, perfetto=perfetto)
+        refuse_same_file(trace=trace, json=json)
         if trace is not None:
             read_trace(trace)
         need_vllm()
         with make_console(stderr=True).status("profiling"):
             findings = profile(settings, wanted)
-        _show(settings, findings, Files(json, plot, perfetto))
+        if json is not None:
+            write_json(json, to_json(settings, findings))
+        if json != STDOUT:
+            results = {level: found.result for level, found in findings.items()}
+            print_table(make_console(), make_table(results, GPU_STEP_MS))
     except (HybridBlocksError, OSError) as error:
         fail(error)
-
-
-class Files(NamedTuple):
-    """The files that a profile writes."""
-
-    json: Path | None
-    plot: Path | None
-    perfetto: Path | None
-
-
-def _show(
-    settings: Settings,
-    findings: Mapping[str, Findings],
-    files: Files,
-) -> None:
-    """Write the files, and print the table, unless the figures go to standard output."""
-    results = {level: found.result for level, found in findings.items()}
-    if files.plot is not None:
-        draw(files.plot, results)
-    if files.perfetto is not None:
-        write_timeline(files.perfetto, findings)
-    if files.json is not None:
-        write_json(files.json, to_json(settings, findings))
-    if files.json != STDOUT:
-        print_table(make_console(), make_table(results, GPU_STEP_MS))
 
 
 def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> None:

@@ -9,7 +9,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Option, finite
-from hybrid_blocks.tools.cli.output import fail, refuse_same_file, to_draw, to_page, to_write
+from hybrid_blocks.tools.cli.output import fail, refuse_same_file, to_page, to_write
 from hybrid_blocks.tools.cli.replay_asked import (
     DEFAULT_MODEL,
     check_options,
@@ -157,13 +157,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         Path | None,
         typer.Option(callback=to_page, help="Write a page that plays the replay in a browser."),
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            callback=to_draw,
-            help="Draw pool use and running requests; with --share, hits over memory.",
-        ),
-    ] = None,
 ) -> None:
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
     given = Given(context)
@@ -177,7 +170,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             host=host,
         )
         check_options(given, asked.managers, asked.placements, workload)
-        refuse_same_file(trace=trace, json=json, plot=plot, html=html)
+        refuse_same_file(trace=trace, json=json, html=html)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -209,7 +202,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             shares=asked.shares,
             with_film=html is not None,
         )
-        files = Files(json, plot, html, context)
+        files = Files(json, html, context)
         show_replay(requests, cache, results, runs, files, is_saturated=saturate, whole=whole)
         warn_of_defaults(given, memory)
     except (HybridBlocksError, PlanError, OSError) as error:

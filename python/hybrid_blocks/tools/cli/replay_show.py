@@ -12,8 +12,6 @@ from hybrid_blocks.terminal import make_console, print_table, print_verdict
 from hybrid_blocks.tools.cli.output import STDOUT, write_json
 from hybrid_blocks.tools.cli.words import made_by
 from hybrid_blocks.tools.replay import Cache, ReplayError, Result
-from hybrid_blocks.tools.replay.plot import plot as draw
-from hybrid_blocks.tools.replay.plot import plot_hits
 from hybrid_blocks.tools.replay.report import (
     engine_text,
     left_out_text,
@@ -34,7 +32,6 @@ class Files(NamedTuple):
     """The files that a replay writes, and the command that a page names."""
 
     json: Path | None
-    plot: Path | None
     html: Path | None
     context: typer.Context
 
@@ -49,16 +46,11 @@ def show_replay(
     is_saturated: bool,
     whole: bool,
 ) -> None:
-    """Draw, write and print runs, or hits over memory where there are no runs.
+    """Write and print runs, or hits over memory where there are no runs.
 
     Files come first: a reader of the tables, such as ``head``, may leave before their end. Tables
     are not printed where the figures go to standard output.
     """
-    if files.plot is not None:
-        if runs:
-            draw(files.plot, runs)
-        else:
-            plot_hits(files.plot, results)
     if files.html is not None and any(result.requests for result in results):
         write_page(files.html, trace, cache, runs, files.context)
     if files.json is not None:

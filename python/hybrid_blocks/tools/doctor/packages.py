@@ -194,10 +194,6 @@ def check_vllm(vllm: Any) -> str:
     return "a tested version"
 
 
-def _check_matplotlib(_: Any) -> str:
-    return "figures can be drawn"
-
-
 def _check_bokeh(_: Any) -> str:
     return "pages can be drawn"
 
@@ -211,7 +207,6 @@ EXTRAS = (
     Extra("triton", "triton", "kernels", _check_triton),
     Extra(_wheel_of_cupy(), "cupy", "kernels", _check_cupy),
     Extra("vllm", "vllm", "vLLM adapter", check_vllm, ON_CPU),
-    Extra("matplotlib", "matplotlib", "replay --plot, profile --plot", _check_matplotlib),
     Extra("bokeh", "bokeh", "plan --html, replay --html, view", _check_bokeh),
     Extra("prometheus-client", "prometheus_client", "top", _check_prometheus),
 )

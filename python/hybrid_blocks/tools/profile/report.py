@@ -1,10 +1,8 @@
-"""A profile as a table, as JSON, as stacked bars and as a trace for a timeline viewer."""
+"""A profile as a table and as JSON."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import msgspec
-import numpy as np
 from rich.table import Table
 
 from hybrid_blocks.terminal import grid
@@ -73,44 +71,3 @@ def to_json(settings: Settings, findings: Mapping[str, Findings]) -> bytes:
         "levels": {level: found.result for level, found in findings.items()},
     }
     return msgspec.json.format(msgspec.json.encode(contents), indent=2)
-
-
-def write_timeline(path: Path, findings: Mapping[str, Findings]) -> None:
-    """Write every level's probed steps in the trace event format, one process a level.
-
-    Times count from the level's first step; Perfetto and other viewers of that format open it.
-    """
-    events: list[dict[str, object]] = []
-    for process, (level, found) in enumerate(findings.items()):
-        name = {"name": f"level {level}"}
-        events.append({"ph": "M", "pid": process, "name": "process_name", "args": name})
-        origin = found.steps[0].begin
-
-        def add(name: str, start: int, length: int, process: int, origin: int) -> None:
-            times = {"ts": (start - origin) / 1e3, "dur": length / 1e3}
-            events.append({"ph": "X", "pid": process, "tid": 0, "name": name, **times})
-
-        for step in found.steps:
-            add("admit", step.begin, step.admit, process, origin)
-            add("schedule", step.admitted, step.schedule, process, origin)
-            add("update_from_output", step.resumed, step.update, process, origin)
-        for span in found.spans:
-            add(span.part, span.start, span.length, process, origin)
-    path.write_bytes(msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"}))
-
-
-def plot(path: Path, results: Mapping[str, LevelResult]) -> None:
-    """Draw what each level's step consists of; the file's ending chooses the format."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
-
-    figure = Figure(figsize=(1.5 + 1.2 * len(results), 4), layout="constrained")
-    axes = figure.subplots()
-    levels = list(results)
-    bottom = np.zeros(len(levels))
-    for part in PARTS:
-        heights = np.array([results[level].parts_us[part] for level in levels]) / 1e3
-        axes.bar(levels, heights, bottom=bottom, label=part)
-        bottom += heights
-    axes.set_ylabel("ms a step, mean with probes")
-    axes.legend(fontsize="small")
-    figure.savefig(path, dpi=150)

@@ -154,7 +154,7 @@ class LevelResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a level's process: figures, and the steps and spans of the probed run.
+    """The result of a level's process.
 
     ``decisions`` is a digest of all schedules, and ``outputs`` of all outputs for clients.
     """
@@ -162,8 +162,6 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     result: LevelResult
     decisions: str
     outputs: str
-    steps: list[Step]
-    spans: list[Span]
 
 
 def summarize(plain: list[Step], probed: list[Step], spans: list[Span]) -> LevelResult:

@@ -77,8 +77,6 @@ def run(settings: Settings, wait_for_turn: Callable[[], None]) -> Findings:
         result=summarize(plain, probed, probes.spans),
         decisions=loop.decisions.hexdigest(),
         outputs=loop.outputs.hexdigest(),
-        steps=probed,
-        spans=probes.spans,
     )
 
 
@@ -88,7 +86,7 @@ def _run_floor(settings: Settings, wait_for_turn: Callable[[], None]) -> Finding
     plain = _in_turns(floor, settings.steps, wait_for_turn)
     probed = _in_turns(floor, settings.steps, wait_for_turn)
     result = summarize(plain, probed, [])
-    return Findings(result=result, decisions="", outputs="", steps=probed, spans=[])
+    return Findings(result=result, decisions="", outputs="")
 
 
 def _warm_up(loop: Loop | Floor, settings: Settings) -> None:
