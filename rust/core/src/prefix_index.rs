@@ -12,7 +12,7 @@ use hybrid_blocks_hash::Digest;
 
 /// The name of a block's content: the digest of all tokens up to the block's end, and the group whose
 /// layers wrote it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Chained digest of the block.
     pub digest: Digest,

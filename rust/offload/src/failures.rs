@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hybrid_blocks::{Digest, Key};
+use hybrid_blocks::Key;
 use rustc_hash::FxHashMap as HashMap;
 
 /// Keys beyond which those whose time is over are forgotten.
@@ -11,7 +11,7 @@ const MANY: usize = 1024;
 /// Keys that are misses for a while, each by itself.
 #[derive(Debug)]
 pub(crate) struct Failures {
-    keys: HashMap<(Digest, u32), (Instant, u32)>,
+    keys: HashMap<Key, (Instant, u32)>,
     retry_after: Duration,
 }
 
@@ -26,23 +26,19 @@ impl Failures {
         if self.keys.len() >= MANY {
             self.keys.retain(|_, (until, _)| *until > now);
         }
-        let (until, tries) = self.keys.entry(name(key)).or_insert((now, 0));
+        let (until, tries) = self.keys.entry(*key).or_insert((now, 0));
         *until = now + self.retry_after;
         *tries += 1;
         *tries
     }
 
     pub(crate) fn forget(&mut self, key: &Key) {
-        self.keys.remove(&name(key));
+        self.keys.remove(key);
     }
 
     /// Whether a key failed and its time is not over.
     pub(crate) fn contains(&self, key: &Key) -> bool {
         !self.keys.is_empty()
-            && self.keys.get(&name(key)).is_some_and(|&(until, _)| Instant::now() < until)
+            && self.keys.get(key).is_some_and(|&(until, _)| Instant::now() < until)
     }
-}
-
-fn name(key: &Key) -> (Digest, u32) {
-    (key.digest, key.group.0)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use hybrid_blocks::{Digest, GroupId, Key};
+use hybrid_blocks::Key;
 use sha2::{Digest as _, Sha256};
 
 use crate::layout::LayoutVersion;
@@ -28,20 +28,9 @@ impl StoredKey {
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
-        bytes[..32].copy_from_slice(self.key.digest.as_bytes());
-        bytes[32..36].copy_from_slice(&self.key.group.0.to_le_bytes());
+        write_key(&self.key, &mut bytes);
         bytes[36..].copy_from_slice(self.layout.as_bytes());
         bytes
-    }
-
-    /// The key that [`StoredKey::to_bytes`] encoded.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
-        let digest: [u8; 32] = std::array::from_fn(|i| bytes[i]);
-        let group = u32::from_le_bytes(std::array::from_fn(|i| bytes[32 + i]));
-        let layout: [u8; 16] = std::array::from_fn(|i| bytes[36 + i]);
-        let key = Key { digest: Digest::from(digest), group: GroupId(group) };
-        Self { key, layout: layout.into() }
     }
 }
 
@@ -50,6 +39,12 @@ impl fmt::Display for StoredKey {
         write!(f, "{:?}/{}/", self.layout, self.key.group)?;
         self.key.digest.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
+}
+
+/// Writes digest and group, low byte first, to the first 36 bytes.
+pub(crate) fn write_key(key: &Key, out: &mut [u8]) {
+    out[..32].copy_from_slice(key.digest.as_bytes());
+    out[32..36].copy_from_slice(&key.group.0.to_le_bytes());
 }
 
 /// The layouts of all groups of a model. Files of one namespace can be read by every engine that has

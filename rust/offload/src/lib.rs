@@ -14,6 +14,7 @@ pub mod host;
 pub mod io;
 mod key;
 pub mod layout;
+mod lock;
 pub mod objects;
 pub mod plan;
 mod private;

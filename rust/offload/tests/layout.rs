@@ -119,10 +119,11 @@ proptest! {
     }
 
     #[test]
-    fn a_stored_key_survives_its_bytes(digest: [u8; 32], group: u32, layout: [u8; 16]) {
+    fn the_bytes_of_a_stored_key_are_digest_group_and_layout(digest: [u8; 32], group: u32, layout: [u8; 16]) {
         let key = Key { digest: Digest::from(digest), group: GroupId(group) };
         let stored = StoredKey { key, layout: layout.into() };
-        prop_assert_eq!(StoredKey::from_bytes(&stored.to_bytes()), stored);
+        let bytes = [&digest[..], &group.to_le_bytes(), &layout].concat();
+        prop_assert_eq!(stored.to_bytes().to_vec(), bytes);
         prop_assert_eq!(stored.to_string().len(), 32 + 2 + group.to_string().len() + 64);
     }
 }

@@ -2,6 +2,8 @@
 
 use hybrid_blocks::{Digest, GroupId, Key};
 
+use crate::key::write_key;
+
 /// One chunk of a segment file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -43,15 +45,13 @@ impl Entry {
     #[must_use]
     pub fn checksum_of(&self, seed: Seed, bytes: &[u8]) -> u32 {
         let mut name = [0; 40];
-        name[..32].copy_from_slice(self.key.digest.as_bytes());
-        name[32..36].copy_from_slice(&self.key.group.0.to_le_bytes());
+        write_key(&self.key, &mut name);
         name[36..].copy_from_slice(&self.num_tokens.to_le_bytes());
         crc32c::crc32c_append(seed.checksum(&name), bytes)
     }
 
     pub(super) fn encode(&self, out: &mut [u8]) {
-        out[..32].copy_from_slice(self.key.digest.as_bytes());
-        out[32..36].copy_from_slice(&self.key.group.0.to_le_bytes());
+        write_key(&self.key, out);
         out[36..40].copy_from_slice(&self.num_tokens.to_le_bytes());
         out[40..48].copy_from_slice(&self.offset.to_le_bytes());
         out[48..52].copy_from_slice(&self.num_bytes.to_le_bytes());

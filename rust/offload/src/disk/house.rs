@@ -1,11 +1,10 @@
 //! Housekeeping of a [`Disk`]: sealing, evicting and making segments, one thread at a time and without the
 //! lock that look-ups take.
 
-use std::sync::PoisonError;
-
 use super::evict::Eviction;
 use super::shared::{Disk, caught};
 use crate::io::AlignedBuffer;
+use crate::lock::lock;
 
 /// Bytes that an eviction moves at a time.
 const MOVE_BYTES: usize = 8 << 20;
@@ -17,7 +16,7 @@ impl Disk {
     /// Seals full segments and evicts until there is room for a new one, and makes that if it is wanted.
     /// Returns whether there is a segment to write to, where one was wanted.
     pub(super) fn keep_house(&self, wants_segment: bool) -> bool {
-        let _guard = self.housekeeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = lock(&self.housekeeping);
         if wants_segment && self.tier().has_current() {
             return true; // another thread has made one
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use hybrid_blocks::{BlockId, Key};
 
@@ -10,6 +10,7 @@ use super::storage::{OsStorage, Storage};
 use super::tier::DiskTier;
 use super::writes::WritePlan;
 use crate::io::BlockIo;
+use crate::lock::{lock, try_lock};
 
 /// The outcome for the chunks of a [`Disk::store`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,16 +57,12 @@ impl Disk {
 
     /// The tier, for look-ups and counts. It is held only while others do their bookkeeping.
     pub fn tier(&self) -> MutexGuard<'_, DiskTier> {
-        self.tier.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tier)
     }
 
     /// As [`Disk::tier`], or `None` if another thread has it.
     pub fn try_tier(&self) -> Option<MutexGuard<'_, DiskTier>> {
-        match self.tier.try_lock() {
-            Ok(tier) => Some(tier),
-            Err(TryLockError::Poisoned(tier)) => Some(tier.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.tier)
     }
 
     /// Writes chunks: name, tokens and bytes each.

@@ -138,19 +138,19 @@ impl HostCache {
     /// Bytes of the slots that chunks are being copied to.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
-        self.copies.bytes()
+        self.copies.bytes
     }
 
     /// Bytes that loads keep from eviction, counted once for each load.
     #[must_use]
     pub fn pinned_bytes(&self) -> u64 {
-        self.pins.bytes()
+        self.pins.bytes
     }
 
     /// The same, each chunk counted once.
     #[must_use]
     pub fn pinned_chunk_bytes(&self) -> u64 {
-        self.pins.chunk_bytes()
+        self.pins.chunk_bytes
     }
 
     /// Changes with all that look-ups see: a plan is valid as long as this is the same.
@@ -214,11 +214,11 @@ impl HostCache {
     pub fn close_request(&mut self, request: RequestId) {
         let Some(mut chain) = self.requests.remove(&request) else { return };
         self.settle(&mut chain);
-        let end = self.turns.on_end(chain.class(), 0, ConversationRank::ANY, chain.places().iter());
-        let kept = Kept { bytes: self.bytes_of(&chain), num_tokens: chain.reach() };
+        let end = self.turns.on_end(chain.class, 0, ConversationRank::ANY, chain.places().iter());
+        let kept = Kept { bytes: self.bytes_of(&chain), num_tokens: chain.reach };
         self.trials.on_end(end, kept, self.chance(&chain));
         self.weigh();
-        if let Some(unit) = chain.unit() {
+        if let Some(unit) = chain.unit {
             self.tier.let_go(unit);
         }
     }
@@ -267,7 +267,7 @@ impl HostCache {
             };
             placements.extend(more);
         }
-        if !has_failed && reach > chain.reach() {
+        if !has_failed && reach > chain.reach {
             self.store(&mut chain, &Step::shared(reach));
         }
         self.requests.insert(request, chain);
@@ -280,7 +280,7 @@ impl HostCache {
             let late = self.shared(chain, length);
             if self.tier.share(unit, &late) {
                 chain.own(&late);
-            } else if chain.unit() == Some(unit) {
+            } else if chain.unit == Some(unit) {
                 chain.restart();
             }
         }
@@ -293,7 +293,7 @@ impl HostCache {
 
     fn store(&mut self, chain: &mut Chain, step: &Step) -> Option<Vec<Placement>> {
         // A request's unit also needs the content that it shares with others up to here.
-        let mut path = self.shared(chain, step.last());
+        let mut path = self.shared(chain, step.last);
         path.extend_from_slice(&step.path);
         path.sort_unstable_by_key(|&(key, num_tokens)| (num_tokens, key.group.0));
         let held =
@@ -306,12 +306,12 @@ impl HostCache {
         let ticket = if let Some(unit) = extended {
             self.tier.extend_store(unit, &path, &end)
         } else {
-            let parent = chain.unit();
+            let parent = chain.unit;
             self.tier.prepare_store(UnitContent { parent, path: &path, end: &end })
         }?;
         self.evicted.extend_from_slice(self.tier.evicted());
         self.tier.hold(ticket.unit());
-        if let Some(before) = chain.unit() {
+        if let Some(before) = chain.unit {
             self.tier.let_go(before);
         }
         self.tier.touch(ticket.unit(), self.chance(chain));
@@ -393,7 +393,7 @@ impl HostCache {
     fn bytes_of(&self, chain: &Chain) -> u64 {
         let geometry = self.tier.geometry();
         let path = chain.way().filter_map(|key| geometry.pool_of(key.group.index()));
-        let end = chain.unit().map_or(0, |unit| self.tier.end_bytes(unit));
+        let end = chain.unit.map_or(0, |unit| self.tier.end_bytes(unit));
         path.map(|pool| geometry.slot_bytes(pool)).sum::<u64>() + end
     }
 
@@ -406,7 +406,7 @@ impl HostCache {
 
     /// The chance that the next turn of a request comes, over the mean chance.
     fn chance(&self, chain: &Chain) -> f64 {
-        self.turns.relative_chance(chain.class())
+        self.turns.relative_chance(chain.class)
     }
 
     /// Keys whose slots were taken since this was last asked.

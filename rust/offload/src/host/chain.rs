@@ -18,7 +18,7 @@ pub(super) struct Step {
     /// The length at which a request can resume from `end`.
     length: Option<u32>,
     /// Tokens up to which it needs attention.
-    last: u32,
+    pub(super) last: u32,
 }
 
 impl Step {
@@ -31,11 +31,6 @@ impl Step {
     pub(super) fn shared(last: u32) -> Self {
         Self { last, ..Self::default() }
     }
-
-    /// Tokens up to which it needs attention.
-    pub(super) fn last(&self) -> u32 {
-        self.last
-    }
 }
 
 /// A request's way through the forest of units.
@@ -44,16 +39,17 @@ impl Step {
 /// until it has an end; what lies behind its end begins a child.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
-    class: WorthClass,
+    /// Requests of one class are alike.
+    pub(super) class: WorthClass,
     /// Tokens that were known when it began.
     begin: u32,
-    unit: Option<UnitId>,
+    pub(super) unit: Option<UnitId>,
     /// The length of the unit's end, if it has one.
     end: Option<u32>,
     /// Units above it that the request stored, with their lengths.
     passed: Vec<(UnitId, u32)>,
     /// Tokens up to which attention was offered.
-    reach: u32,
+    pub(super) reach: u32,
     /// All attention of the request that is known, by tokens and group, and whether its units own it.
     way: Vec<(Chunk, bool)>,
     /// Chunks of windows, with the tokens of the window.
@@ -80,11 +76,6 @@ impl Chain {
         Self { class, begin, unit, end, passed: Vec::new(), reach, way, windows }
     }
 
-    /// Requests that are alike.
-    pub(super) fn class(&self) -> WorthClass {
-        self.class
-    }
-
     /// All attention of the request that is known.
     pub(super) fn way(&self) -> impl Iterator<Item = &Key> {
         self.way.iter().map(|((key, _), _)| key)
@@ -103,10 +94,6 @@ impl Chain {
             (*num_tokens == length).then_some(key.digest)
         };
         lengths.into_iter().filter_map(digest).collect()
-    }
-
-    pub(super) fn unit(&self) -> Option<UnitId> {
-        self.unit
     }
 
     /// The unit is gone, and with it the claim to the way that led there.
@@ -145,11 +132,6 @@ impl Chain {
     pub(super) fn units(&self) -> Vec<(UnitId, u32)> {
         let last = self.unit.map(|unit| (unit, self.length()));
         self.passed.iter().copied().chain(last).collect()
-    }
-
-    /// Tokens up to which attention was offered.
-    pub(super) fn reach(&self) -> u32 {
-        self.reach
     }
 
     /// Notes attention of the request.

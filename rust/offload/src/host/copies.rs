@@ -1,6 +1,6 @@
 //! [`Copies`]: stores under way, whose chunks are copied one by one.
 
-use hybrid_blocks::{BlockId, Digest, Key};
+use hybrid_blocks::{BlockId, Key};
 use rustc_hash::FxHashMap as HashMap;
 
 use super::store::{Placement, StoreTicket};
@@ -24,14 +24,11 @@ struct Open {
 /// Chunks that are being copied here, and their stores.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    pending: HashMap<(Digest, u32), Pending>,
+    pending: HashMap<Key, Pending>,
     stores: HashMap<u64, Open>,
     next_store: u64,
-    bytes: u64,
-}
-
-pub(super) fn name(key: &Key) -> (Digest, u32) {
-    (key.digest, key.group.0)
+    /// Bytes of the slots that chunks are being copied to.
+    pub(super) bytes: u64,
 }
 
 impl Copies {
@@ -39,14 +36,9 @@ impl Copies {
         self.pending.len()
     }
 
-    /// Bytes of the slots that chunks are being copied to.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// Where a chunk is being copied to.
     pub(super) fn slot_of(&self, key: &Key) -> Option<BlockId> {
-        self.pending.get(&name(key)).map(|pending| pending.placement.slot)
+        self.pending.get(key).map(|pending| pending.placement.slot)
     }
 
     /// Begins the copies of a store that has any.
@@ -56,7 +48,7 @@ impl Copies {
         for placement in &ticket.placements {
             self.bytes += placement.bytes.end - placement.bytes.start;
             let pending = Pending { placement: placement.clone(), store };
-            self.pending.insert(name(&placement.key), pending);
+            self.pending.insert(placement.key, pending);
         }
         let num_pending = ticket.placements.len();
         self.stores.insert(store, Open { ticket, num_pending, num_found: 0 });
@@ -71,7 +63,7 @@ impl Copies {
     ) -> (Vec<Placement>, Vec<(StoreTicket, bool)>) {
         let (mut placements, mut ended) = (Vec::new(), Vec::new());
         for key in keys {
-            let Some(Pending { placement, store }) = self.pending.remove(&name(key)) else {
+            let Some(Pending { placement, store }) = self.pending.remove(key) else {
                 continue;
             };
             self.bytes -= placement.bytes.end - placement.bytes.start;

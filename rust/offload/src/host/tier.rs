@@ -235,7 +235,7 @@ impl Tier for HostTier {
     #[inline]
     fn find(&self, key: &Key, previous: Previous) -> Option<BlockId> {
         let pool = self.geometry.pool_of(key.group.index())?;
-        self.store.prefix_index(pool).get_after(previous.cursor(), key)
+        self.store.prefix_index(pool).get_after(previous, key)
     }
 
     /// Chunks behind one that is not here are mostly not here either. So behind the first such one
@@ -254,7 +254,7 @@ impl Tier for HostTier {
                 if known != Load::NOWHERE || possible.is_some_and(|it: u64| it >> at & 1 == 0) {
                     continue;
                 }
-                if let Some(slot) = index.get_after(previous.cursor(), &key) {
+                if let Some(slot) = index.get_after(*previous, &key) {
                     previous.step(slot);
                     (row[at].tier, row[at].slot) = (tier, slot);
                     num_found += 1;

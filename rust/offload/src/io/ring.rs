@@ -5,16 +5,18 @@
 //! submitted operation has completed, and returns on no other way.
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::{BlockIo, OnRead, ReadOp, Threads, WriteOp};
+use crate::lock::lock;
 
 /// The most bytes one operation may have: lengths are 32 bits, and the kernel stops at 2 GiB.
 const MOST_BYTES: usize = 1 << 30;
@@ -48,6 +50,11 @@ struct Transfer {
 }
 
 impl Transfer {
+    fn new(file: &File, offset: u64, address: *mut u8, len: usize, is_write: bool) -> Self {
+        let fd = file.as_raw_fd();
+        Self { fd, offset, address, len, num_done: 0, is_write, is_finished: false }
+    }
+
     /// The rest of the operation, for the kernel.
     fn entry(&self, at: usize) -> squeue::Entry {
         let len = (self.len - self.num_done).min(MOST_BYTES) as u32;
@@ -109,7 +116,7 @@ impl Ring {
         done: &mut dyn FnMut(usize, io::Result<()>),
         meanwhile: &mut dyn FnMut(),
     ) -> Vec<usize> {
-        let mut guard = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.ring);
         let mut panicked = None;
         let mut meanwhile = Some(meanwhile);
         if let Some(ring) = guard.as_mut()
@@ -130,14 +137,14 @@ impl Ring {
 
     /// The backend that takes over, once the ring is broken.
     fn threads(&self) -> Option<Threads> {
-        let is_broken = self.ring.lock().unwrap_or_else(PoisonError::into_inner).is_none();
+        let is_broken = lock(&self.ring).is_none();
         is_broken.then(|| Threads::new(self.depth.min(MOST_THREADS)))
     }
 
     /// As after an error of the kernel's.
     #[doc(hidden)]
     pub fn break_down(&self) {
-        *self.ring.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.ring) = None;
     }
 
     /// As [`Ring::run`]. After an error nothing is in flight, some transfers are not finished, and the
@@ -190,7 +197,9 @@ impl Ring {
             }
             for (at, result) in finished.drain(..) {
                 transfers[at].is_finished = true;
-                call(done, at, result, panicked);
+                let mut result = Some(result);
+                let mut call = || result.take().into_iter().for_each(|result| done(at, result));
+                catch(&mut call, panicked);
             }
         }
         failure.map_or(Ok(()), Err)
@@ -198,17 +207,6 @@ impl Ring {
 }
 
 type Panic = Box<dyn std::any::Any + Send>;
-
-/// Calls `done`; see [`catch`].
-fn call(
-    done: &mut dyn FnMut(usize, io::Result<()>),
-    at: usize,
-    result: io::Result<()>,
-    panicked: &mut Option<Panic>,
-) {
-    let mut result = Some(result);
-    catch(&mut || result.take().into_iter().for_each(|result| done(at, result)), panicked);
-}
 
 /// Keeps the first panic for later: other operations still use their buffers.
 fn catch(call: &mut dyn FnMut(), panicked: &mut Option<Panic>) {
@@ -229,18 +227,10 @@ impl BlockIo for Ring {
         if let Some(threads) = self.threads() {
             return threads.read(ops, done);
         }
-        let mut transfers: Vec<_> = ops
-            .iter_mut()
-            .map(|op| Transfer {
-                fd: op.file.as_raw_fd(),
-                offset: op.offset,
-                address: op.buffer.as_mut_ptr(),
-                len: op.buffer.len(),
-                num_done: 0,
-                is_write: false,
-                is_finished: false,
-            })
-            .collect();
+        let transfer = |op: &mut ReadOp<'_>| {
+            Transfer::new(op.file, op.offset, op.buffer.as_mut_ptr(), op.buffer.len(), false)
+        };
+        let mut transfers: Vec<_> = ops.iter_mut().map(transfer).collect();
         let mut ended = |at: usize, result| done(at, ops[at].buffer, result);
         for at in self.run(&mut transfers, &mut ended, &mut || ()) {
             let op = &mut ops[at];
@@ -253,18 +243,11 @@ impl BlockIo for Ring {
         if let Some(threads) = self.threads() {
             return threads.write(ops, meanwhile);
         }
-        let mut transfers: Vec<_> = ops
-            .iter()
-            .map(|op| Transfer {
-                fd: op.file.as_raw_fd(),
-                offset: op.offset,
-                address: op.buffer.as_ptr().cast_mut(),
-                len: op.buffer.len(),
-                num_done: 0,
-                is_write: true,
-                is_finished: false,
-            })
-            .collect();
+        let transfer = |op: &WriteOp<'_>| {
+            let address = op.buffer.as_ptr().cast_mut();
+            Transfer::new(op.file, op.offset, address, op.buffer.len(), true)
+        };
+        let mut transfers: Vec<_> = ops.iter().map(transfer).collect();
         let mut results: Vec<_> = ops.iter().map(|_| Ok(())).collect();
         for at in self.run(&mut transfers, &mut |at, result| results[at] = result, meanwhile) {
             results[at] = ops[at].file.write_all_at(ops[at].buffer, ops[at].offset);

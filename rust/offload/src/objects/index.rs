@@ -1,6 +1,6 @@
 //! [`ObjectIndex`]: which objects are there, as far as is known.
 
-use hybrid_blocks::{Digest, Key};
+use hybrid_blocks::Key;
 use rustc_hash::FxHashMap as HashMap;
 
 /// The known state of an object.
@@ -16,12 +16,8 @@ enum State {
 /// Names of objects; about 60 bytes of memory each.
 #[derive(Debug, Default)]
 pub(super) struct ObjectIndex {
-    objects: HashMap<(Digest, u32), State>,
+    objects: HashMap<Key, State>,
     listing: u32,
-}
-
-fn name(key: &Key) -> (Digest, u32) {
-    (key.digest, key.group.0)
 }
 
 impl ObjectIndex {
@@ -30,32 +26,32 @@ impl ObjectIndex {
     }
 
     pub(super) fn contains(&self, key: &Key) -> bool {
-        matches!(self.objects.get(&name(key)), Some(State::There(_)))
+        matches!(self.objects.get(key), Some(State::There(_)))
     }
 
     pub(super) fn is_damaged(&self, key: &Key) -> bool {
-        matches!(self.objects.get(&name(key)), Some(State::Damaged))
+        matches!(self.objects.get(key), Some(State::Damaged))
     }
 
     /// Notes an object that was written.
     pub(super) fn insert(&mut self, key: &Key) {
-        self.objects.insert(name(key), State::There(self.listing));
+        self.objects.insert(*key, State::There(self.listing));
     }
 
     /// Notes an object that a listing saw. A damaged one stays damaged.
     pub(super) fn see(&mut self, key: &Key) {
-        let state = self.objects.entry(name(key)).or_insert(State::There(self.listing));
+        let state = self.objects.entry(*key).or_insert(State::There(self.listing));
         if let State::There(listing) = state {
             *listing = self.listing;
         }
     }
 
     pub(super) fn mark_damaged(&mut self, key: &Key) {
-        self.objects.insert(name(key), State::Damaged);
+        self.objects.insert(*key, State::Damaged);
     }
 
     pub(super) fn remove(&mut self, key: &Key) {
-        self.objects.remove(&name(key));
+        self.objects.remove(key);
     }
 
     pub(super) fn begin_listing(&mut self) {

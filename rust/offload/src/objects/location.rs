@@ -104,8 +104,8 @@ fn open_bucket(scheme: &str, _: &str) -> Result<Arc<dyn ObjectStore>, object_sto
 #[cfg(feature = "cloud")]
 fn open_bucket(scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, object_store::Error> {
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-    use object_store::azure::MicrosoftAzureBuilder;
-    use object_store::gcp::GoogleCloudStorageBuilder;
+    use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+    use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
     use object_store::{ClientConfigKey, RetryConfig};
 
     /// Longest time of one try.
@@ -115,6 +115,17 @@ fn open_bucket(scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, objec
     let _ = rustls::crypto::ring::default_provider().install_default();
     let retry = RetryConfig { max_retries: 2, retry_timeout: TIMEOUT, ..RetryConfig::default() };
     let (timeout, seconds) = (ClientConfigKey::Timeout, format!("{} s", TIMEOUT.as_secs()));
+    macro_rules! build {
+        ($builder:ident, $with_name:ident, $client:path) => {
+            Arc::new(
+                $builder::from_env()
+                    .$with_name(bucket)
+                    .with_config($client(timeout), seconds)
+                    .with_retry(retry)
+                    .build()?,
+            )
+        };
+    }
     Ok(match scheme {
         "s3" => {
             let mut builder = AmazonS3Builder::from_env()
@@ -127,19 +138,7 @@ fn open_bucket(scheme: &str, bucket: &str) -> Result<Arc<dyn ObjectStore>, objec
             }
             Arc::new(builder.build()?)
         }
-        "gs" => Arc::new(
-            GoogleCloudStorageBuilder::from_env()
-                .with_bucket_name(bucket)
-                .with_config(object_store::gcp::GoogleConfigKey::Client(timeout), seconds)
-                .with_retry(retry)
-                .build()?,
-        ),
-        _ => Arc::new(
-            MicrosoftAzureBuilder::from_env()
-                .with_container_name(bucket)
-                .with_config(object_store::azure::AzureConfigKey::Client(timeout), seconds)
-                .with_retry(retry)
-                .build()?,
-        ),
+        "gs" => build!(GoogleCloudStorageBuilder, with_bucket_name, GoogleConfigKey::Client),
+        _ => build!(MicrosoftAzureBuilder, with_container_name, AzureConfigKey::Client),
     })
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Deref;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use super::refusal::is_of_one;
 use super::tier::ObjectTier;
 use crate::error::Error;
 use crate::key::{Namespace, StoredKey};
+use crate::lock::{lock, try_lock};
 use crate::warning::{Warning, Warnings};
 
 /// Transfers under way at a time, in each direction.
@@ -71,7 +72,16 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn tier(&self) -> MutexGuard<'_, ObjectTier> {
-        self.tier.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tier)
+    }
+
+    /// Notes an error of one object, or of the store.
+    fn note_refusal(&self, key: &Key, what: &str, error: &StoreError) {
+        if is_of_one(error) {
+            self.tier().fail(key, what, error);
+        } else {
+            self.tier().pause(what, error);
+        }
     }
 
     /// The error of a transfer that timed out.
@@ -132,16 +142,11 @@ impl Objects {
 
     /// As [`Objects::tier`], or `None` if another thread has it.
     pub fn try_tier(&self) -> Option<impl Deref<Target = ObjectTier>> {
-        match self.shared.tier.try_lock() {
-            Ok(tier) => Some(tier),
-            Err(TryLockError::Poisoned(tier)) => Some(tier.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.shared.tier)
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
-        let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        runtime.as_ref().map(|runtime| runtime.spawn(task)).is_some()
+        lock(&self.runtime).as_ref().map(|runtime| runtime.spawn(task)).is_some()
     }
 
     /// Copies chunks (name, tokens and bytes each) into the queue of uploads. Returns how many were taken;
@@ -233,8 +238,11 @@ impl Objects {
             self.shared.timeout,
             is_busy,
         ));
-        let mut runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(runtime) = runtime.take() {
+        self.shut_down();
+    }
+
+    fn shut_down(&self) {
+        if let Some(runtime) = lock(&self.runtime).take() {
             runtime.shutdown_background();
         }
     }
@@ -244,10 +252,7 @@ impl Drop for Objects {
     /// Chunks that still wait for their upload are lost: waiting here could hold up the end of a
     /// process.
     fn drop(&mut self) {
-        let runtime = self.runtime.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(runtime) = runtime.take() {
-            runtime.shutdown_background();
-        }
+        self.shut_down();
     }
 }
 
@@ -275,12 +280,8 @@ async fn put(shared: &Shared, key: StoredKey, object: Bytes, replace: bool) -> b
             shared.tier().succeed(&key.key);
             true
         }
-        Ok(Err(error)) if is_of_one(&error) => {
-            shared.tier().fail(&key.key, "writing to", &error);
-            false
-        }
         Ok(Err(error)) => {
-            shared.tier().pause("writing to", &error);
+            shared.note_refusal(&key.key, "writing to", &error);
             false
         }
         Err(_) => {
@@ -321,12 +322,7 @@ async fn get(shared: &Shared, key: StoredKey, most: u64) -> io::Result<Bytes> {
             Err(io::Error::new(io::ErrorKind::NotFound, error))
         }
         Ok(Err(error)) => {
-            let mut tier = shared.tier();
-            if is_of_one(&error) {
-                tier.fail(&key.key, "reading from", &error);
-            } else {
-                tier.pause("reading from", &error);
-            }
+            shared.note_refusal(&key.key, "reading from", &error);
             Err(io::Error::other(error))
         }
         Err(_) => {

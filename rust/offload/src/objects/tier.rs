@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-use hybrid_blocks::{BlockId, Digest, Key};
+use hybrid_blocks::{BlockId, Key};
 
 use super::index::ObjectIndex;
 use super::refusal::MOST_IN_A_ROW;
@@ -16,7 +16,7 @@ use crate::warning::{WarningKind, Warnings};
 #[derive(Debug)]
 pub struct ObjectTier {
     pub(super) index: ObjectIndex,
-    uploads: HashSet<(Digest, u32)>,
+    uploads: HashSet<Key>,
     queued_bytes: u64,
     num_listings: u32,
     paused_until: Option<Instant>,
@@ -120,7 +120,7 @@ impl ObjectTier {
             || self.index.contains(key)
             || self.failures.contains(key)
             || (self.queued_bytes > 0 && self.queued_bytes + num_bytes > queue_bytes)
-            || !self.uploads.insert((key.digest, key.group.0));
+            || !self.uploads.insert(*key);
         (!is_refused).then(|| {
             self.queued_bytes += num_bytes;
             self.index.is_damaged(key)
@@ -129,7 +129,7 @@ impl ObjectTier {
 
     /// Ends an upload, after which the object is there or not.
     pub(super) fn end_upload(&mut self, key: &Key, num_bytes: u64, is_there: bool) {
-        self.uploads.remove(&(key.digest, key.group.0));
+        self.uploads.remove(key);
         self.queued_bytes -= num_bytes;
         if is_there {
             self.index.insert(key);

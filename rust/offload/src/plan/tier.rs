@@ -1,38 +1,14 @@
 //! [`Tier`]: what a look-up asks of host memory, of a disk and of a store of objects.
 
-use hybrid_blocks::{BlockId, Key, RunCursor};
+use hybrid_blocks::{BlockId, Key};
 
 use super::outcome::Load;
 
 /// The most tiers that one look-up can ask.
 pub(super) const MAX_TIERS: usize = 8;
 
-/// The place of a run of look-ups in a tier. It makes answers faster where keys were stored in a row, and
-/// never changes them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Previous(RunCursor);
-
-impl Previous {
-    /// Moves on to the slot found next.
-    #[inline]
-    pub fn step(&mut self, slot: BlockId) {
-        self.0.step(slot);
-    }
-
-    /// The slot found last, or the null block.
-    #[inline]
-    #[must_use]
-    pub fn last(self) -> BlockId {
-        self.0.last()
-    }
-
-    /// The same place in a run over a prefix index.
-    #[inline]
-    #[must_use]
-    pub fn cursor(self) -> RunCursor {
-        self.0
-    }
-}
+/// The place of a run of look-ups in a tier. Answers are faster where keys were stored in a row, and never change.
+pub use hybrid_blocks::RunCursor as Previous;
 
 /// A tier that knows which keys it holds, in memory: an answer reads no data.
 pub trait Tier {
