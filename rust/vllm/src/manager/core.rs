@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use hybrid_blocks::vllm::ManagerConfig;
-use hybrid_blocks::{BlockId, CacheEvent, Digest, Error, Store};
+use hybrid_blocks::{BlockId, Digest, Error, Store};
 use hybrid_blocks_interop::{core_error, integrity_error};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
@@ -87,6 +87,36 @@ impl RustKVCacheManager {
             return Ok((core, configured));
         }
         Self::configure(slf)
+    }
+
+    /// Works on state that belongs to no single request.
+    pub(super) fn on_manager<R>(
+        slf: &Bound<'_, Self>,
+        call: impl FnOnce(&mut Manager) -> R,
+    ) -> PyResult<R> {
+        Self::core(slf)?.0.engine().manager(slf.py(), call)
+    }
+
+    /// Asks about a request by its id; `None` if it is not known.
+    pub(super) fn on_known<R>(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+        call: impl FnOnce(&mut Manager, u64) -> R,
+    ) -> PyResult<Option<R>> {
+        let id = request_id.to_str()?;
+        Self::core(slf)?
+            .0
+            .engine()
+            .request(slf.py(), id, |manager| manager.find(id).map(|handle| call(manager, handle)))
+    }
+
+    /// Changes a request that may be known by its id.
+    pub(super) fn change_known(
+        slf: &Bound<'_, Self>,
+        request_id: &Bound<'_, PyString>,
+        call: impl FnOnce(&mut Manager, u64) -> Result<(), Error>,
+    ) -> PyResult<()> {
+        Self::on_known(slf, request_id, call)?.unwrap_or(Ok(())).map_err(core_error)
     }
 
     #[cold]
@@ -238,34 +268,12 @@ impl Core {
                 Ok((result, changes, residency))
             })?
             .map_err(core_error)?;
-        Self::tell(slf, request, &changes)?;
+        if !changes.is_empty() {
+            ManagerHooks(slf).note_events(request.object, events::tuples(py, &changes)?)?;
+        }
         if !residency.is_empty() {
-            let residency = events::residency(py, &residency)?;
-            ManagerHooks(slf).note_residency(residency)?;
+            ManagerHooks(slf).note_residency(events::residency(py, &residency)?)?;
         }
         result.map_err(core_error)
-    }
-
-    fn tell(
-        slf: &Bound<'_, RustKVCacheManager>,
-        request: &RequestView<'_, '_>,
-        changes: &[CacheEvent],
-    ) -> PyResult<()> {
-        if changes.is_empty() {
-            return Ok(());
-        }
-        ManagerHooks(slf).note_events(request.object, events::tuples(slf.py(), changes)?)
-    }
-
-    /// Asks about a request that may be known by its id.
-    pub(super) fn known<R>(
-        &self,
-        request_id: &Bound<'_, PyString>,
-        call: impl FnOnce(&mut Manager, u64) -> R,
-    ) -> PyResult<Option<R>> {
-        let id = request_id.to_str()?;
-        self.engine().request(request_id.py(), id, |manager| {
-            manager.find(id).map(|handle| call(manager, handle))
-        })
     }
 }

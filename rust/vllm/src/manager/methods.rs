@@ -15,7 +15,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use super::allocate::Room;
 use super::client_hints::ClientHint;
 use super::core::{Core, Look, Opened, RustKVCacheManager, found_or_added};
-use super::result::{AllocatedBlocks, GroupPools, ids_of, ids_of_groups};
+use super::result::{AllocatedBlocks, GroupPools, id_lists, ids_of, ids_of_groups};
 use crate::blocks::Blocks;
 use crate::engine::Manager;
 use crate::hooks::ManagerHooks;
@@ -185,15 +185,12 @@ impl RustKVCacheManager {
 
     /// A request waits for its client: no other request needs to wait for it.
     fn _pause(slf: &Bound<'_, Self>, request_id: &Bound<'_, PyString>) -> PyResult<()> {
-        let (core, _) = Self::core(slf)?;
-        core.known(request_id, Manager::pause).map(drop)
+        Self::on_known(slf, request_id, Manager::pause).map(drop)
     }
 
     #[pyo3(name = "_free")]
     fn free_by_id(slf: &Bound<'_, Self>, request_id: &Bound<'_, PyString>) -> PyResult<()> {
-        let (core, _) = Self::core(slf)?;
-        let freed = core.known(request_id, Manager::free)?;
-        freed.unwrap_or(Ok(())).map_err(core_error)
+        Self::change_known(slf, request_id, Manager::free)
     }
 
     fn pop_blocks_for_free<'py>(
@@ -231,10 +228,7 @@ impl RustKVCacheManager {
     ) -> PyResult<()> {
         let _ = num_prompt_tokens;
         let processed = at_least_none(processed_computed_tokens)?;
-        let (core, _) = Self::core(slf)?;
-        let released =
-            core.known(request_id, |manager, handle| manager.release_skipped(handle, processed))?;
-        released.unwrap_or(Ok(())).map_err(core_error)
+        Self::change_known(slf, request_id, |it, handle| it.release_skipped(handle, processed))
     }
 
     fn get_blocks<'py>(
@@ -249,31 +243,27 @@ impl RustKVCacheManager {
         slf: &Bound<'py, Self>,
         request_id: &Bound<'py, PyString>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let tables = Self::tables(slf, request_id)?;
-        let ids = |table: &Vec<BlockId>| PyList::new(slf.py(), table.iter().map(|id| id.0));
-        PyTuple::new(slf.py(), tables.iter().map(ids).collect::<PyResult<Vec<_>>>()?)
+        id_lists(slf.py(), Self::tables(slf, request_id)?.iter().map(Vec::as_slice))
     }
 
     pub(crate) fn estimate_cached_tokens(
         slf: &Bound<'_, Self>,
         request: &Bound<'_, PyAny>,
     ) -> PyResult<u32> {
-        let (core, _) = Self::core(slf)?;
         let id = RequestView::new(request)?.id()?;
-        let tokens = core.known(&id, |manager, handle| manager.num_cached_tokens(handle))?;
+        let tokens = Self::on_known(slf, &id, |it, handle| it.num_cached_tokens(handle))?;
         Ok(tokens.unwrap_or(0))
     }
 
     fn take_new_block_ids(slf: &Bound<'_, Self>) -> PyResult<Vec<u32>> {
-        let (core, configured) = Self::core(slf)?;
-        let blocks = core.engine().manager(slf.py(), |manager| {
+        let (_, configured) = Self::core(slf)?;
+        Self::on_manager(slf, |manager| {
             if manager.store().is_slabbed() {
                 manager.take_started_slabs(configured.zeroes_blocks)
             } else {
                 manager.take_new_blocks().into_iter().map(|block| block.0).collect()
             }
-        })?;
-        Ok(blocks)
+        })
     }
 
     fn record_blocks_for_zeroing(
@@ -281,15 +271,12 @@ impl RustKVCacheManager {
         request_id: &Bound<'_, PyString>,
         start_token: u32,
     ) -> PyResult<()> {
-        let (core, _) = Self::core(slf)?;
-        let recorded =
-            core.known(request_id, |manager, handle| manager.zero_again(handle, start_token))?;
-        recorded.unwrap_or(Ok(())).map_err(core_error)
+        Self::change_known(slf, request_id, |it, handle| it.zero_again(handle, start_token))
     }
 
     fn take_boundary_state_offloads<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        let (py, (core, _)) = (slf.py(), Self::core(slf)?);
-        let states = core.engine().manager(py, |manager| {
+        let py = slf.py();
+        let states = Self::on_manager(slf, |manager| {
             let states = manager.take_boundary_states().into_iter();
             let named = states.map(|state| (manager.id(state.handle).map(str::to_owned), state));
             named.collect::<Vec<_>>()
@@ -308,10 +295,9 @@ impl RustKVCacheManager {
         slf: &Bound<'_, Self>,
         request: &Bound<'_, PyAny>,
     ) -> PyResult<Vec<(u32, u32, u32)>> {
-        let (core, _) = Self::core(slf)?;
         let request = RequestView::new(request)?;
         let progress = request.progress()?;
-        let states = core.known(&request.id()?, |manager, handle| {
+        let states = Self::on_known(slf, &request.id()?, |manager, handle| {
             manager.take_final_states(handle, progress.num_computed, progress.num_in_flight)
         })?;
         let states = states.into_iter().flatten();
@@ -319,15 +305,13 @@ impl RustKVCacheManager {
     }
 
     fn new_step_starts(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let (core, _) = Self::core(slf)?;
-        core.engine().manager(slf.py(), Manager::start_step)
+        Self::on_manager(slf, Manager::start_step)
     }
 
     /// Pairs of blocks, source and destination, that the worker must copy.
     fn _take_copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Vec<Bound<'py, PyList>>> {
-        let (core, _) = Self::core(slf)?;
-        let pairs = core.engine().manager(slf.py(), Manager::take_copies)?;
-        let blocks = core.blocks.bind(slf.py());
+        let pairs = Self::on_manager(slf, Manager::take_copies)?;
+        let blocks = Self::core(slf)?.0.blocks.bind(slf.py());
         pairs.into_iter().map(|(from, to)| Blocks::views(blocks, &[from, to])).collect()
     }
 
@@ -335,7 +319,7 @@ impl RustKVCacheManager {
     fn _take_disjoint_copies(slf: &Bound<'_, Self>) -> PyResult<(Vec<Plain>, Vec<Converting>)> {
         let (core, _) = Self::core(slf)?;
         let (mut plain, mut converting) = (Vec::new(), Vec::new());
-        let copies = core.engine().manager(slf.py(), Manager::take_disjoint_copies)?;
+        let copies = Self::on_manager(slf, Manager::take_disjoint_copies)?;
         for copy in copies.map_err(core_error)? {
             let (src, dst) = (copy.src.0, copy.dst.0);
             if copy.src_pool == copy.dst_pool {
@@ -349,9 +333,7 @@ impl RustKVCacheManager {
     }
 
     fn _give_up_copies(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let (core, _) = Self::core(slf)?;
-        let given_up = core.engine().manager(slf.py(), Manager::give_up_copies_before_reset)?;
-        given_up.map_err(core_error)
+        Self::on_manager(slf, Manager::give_up_copies_before_reset)?.map_err(core_error)
     }
 
     fn next_boundary(
@@ -374,9 +356,9 @@ impl RustKVCacheManager {
     }
 
     fn waits_for_checkpoint(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let (core, configured) = Self::core(slf)?;
+        let (_, configured) = Self::core(slf)?;
         let request = RequestView::new(request)?;
-        if core.engine().manager(slf.py(), |manager| !manager.expects_checkpoints())?
+        if Self::on_manager(slf, |manager| !manager.expects_checkpoints())?
             || request.skips_prefix_cache()?
         {
             return Ok(false);
@@ -388,15 +370,13 @@ impl RustKVCacheManager {
     }
 
     fn is_stuck(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let (core, _) = Self::core(slf)?;
         let id = RequestView::new(request)?.id()?;
-        Ok(core.known(&id, |manager, handle| manager.is_stuck(handle))?.unwrap_or(false))
+        Ok(Self::on_known(slf, &id, |it, handle| it.is_stuck(handle))?.unwrap_or(false))
     }
 
     /// Counts since the start, by name.
     fn _counts(slf: &Bound<'_, Self>) -> PyResult<Vec<(&'static str, u64)>> {
-        let (core, _) = Self::core(slf)?;
-        let stats = core.engine().manager(slf.py(), |manager| manager.stats())?;
+        let stats = Self::on_manager(slf, |manager| manager.stats())?;
         Ok(vec![
             ("forks", stats.forks),
             ("prompt", stats.prompt),
@@ -420,9 +400,8 @@ impl RustKVCacheManager {
         block_bytes: Vec<u64>,
         num_computed: HashMap<String, u32>,
     ) -> PyResult<Vec<(&'static str, u64)>> {
-        let (core, _) = Self::core(slf)?;
         let sizes = ByteSizes { slab: slab_bytes, blocks: &block_bytes };
-        let reserved = core.engine().manager(slf.py(), |manager| {
+        let reserved = Self::on_manager(slf, |manager| {
             let computed = |handle| num_computed.get(manager.id(handle)?).copied();
             manager.reserved_bytes(sizes, computed)
         })?;
@@ -431,8 +410,7 @@ impl RustKVCacheManager {
 
     /// Look-ups since the start, by what ended them.
     fn _hit_limits(slf: &Bound<'_, Self>) -> PyResult<Vec<(&'static str, u64)>> {
-        let (core, _) = Self::core(slf)?;
-        let limits = core.engine().manager(slf.py(), |manager| manager.stats().limits)?;
+        let limits = Self::on_manager(slf, |manager| manager.stats().limits)?;
         Ok(HitLimit::ALL.iter().map(|limit| limit.name()).zip(limits).collect())
     }
 
@@ -441,8 +419,8 @@ impl RustKVCacheManager {
         slf: &Bound<'_, Self>,
         request_id: &Bound<'_, PyString>,
     ) -> PyResult<Option<u32>> {
-        let (core, _) = Self::core(slf)?;
-        Ok(core.known(request_id, |manager, handle| manager.attention_found(handle))?.flatten())
+        let found = Self::on_known(slf, request_id, |it, handle| it.attention_found(handle))?;
+        Ok(found.flatten())
     }
 
     #[expect(clippy::too_many_arguments, reason = "those of vLLM's coordinator")]
@@ -484,9 +462,8 @@ impl RustKVCacheManager {
         group: u32,
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         let (core, _) = Self::core(slf)?;
-        let ids = core
-            .known(request_id, |manager, handle| manager.blocks(handle, GroupId(group)).to_vec())?;
-        let ids = ids.filter(|ids| !ids.is_empty());
+        let blocks = |it: &mut Manager, handle| it.blocks(handle, GroupId(group)).to_vec();
+        let ids = Self::on_known(slf, request_id, blocks)?.filter(|ids| !ids.is_empty());
         let Some(pool) = core.pools.get(group as usize) else { return Ok(None) };
         ids.map(|ids| Blocks::views(pool.bind(slf.py()), &ids)).transpose()
     }
@@ -496,18 +473,12 @@ impl RustKVCacheManager {
         request_id: &Bound<'_, PyString>,
         group: u32,
     ) -> PyResult<Option<u32>> {
-        let (core, _) = Self::core(slf)?;
-        let num_cached = core.known(request_id, |manager, handle| {
-            manager.num_cached_blocks(handle, GroupId(group))
-        })?;
-        Ok(num_cached.flatten())
+        let cached = |it: &mut Manager, handle| it.num_cached_blocks(handle, GroupId(group));
+        Ok(Self::on_known(slf, request_id, cached)?.flatten())
     }
 
     fn _holders(slf: &Bound<'_, Self>, group: u32) -> PyResult<Vec<String>> {
-        let (core, _) = Self::core(slf)?;
-        core.engine().manager(slf.py(), |manager| {
-            manager.holders(GroupId(group)).map(str::to_owned).collect()
-        })
+        Self::on_manager(slf, |it| it.holders(GroupId(group)).map(str::to_owned).collect())
     }
 
     /// Tokens and position of the checkpoint that a request's chunk writes.
@@ -516,10 +487,8 @@ impl RustKVCacheManager {
         request_id: &Bound<'_, PyString>,
         group: u32,
     ) -> PyResult<Option<(u32, u32)>> {
-        let (core, _) = Self::core(slf)?;
-        let checkpoint =
-            core.known(request_id, |manager, handle| manager.checkpoint(handle, GroupId(group)))?;
-        Ok(checkpoint.flatten())
+        let checkpoint = |it: &mut Manager, handle| it.checkpoint(handle, GroupId(group));
+        Ok(Self::on_known(slf, request_id, checkpoint)?.flatten())
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -534,8 +503,9 @@ impl RustKVCacheManager {
 impl RustKVCacheManager {
     /// Keeps the states of a request that is about to give its blocks back, over slabs.
     fn settle(slf: &Bound<'_, Self>, request: &RequestView<'_, '_>) -> PyResult<()> {
-        let (core, configured) = Self::core(slf)?;
-        if core.known(&request.id()?, |manager, _| manager.store().is_slabbed())? == Some(true) {
+        let (_, configured) = Self::core(slf)?;
+        let is_slabbed = |manager: &mut Manager, _| manager.store().is_slabbed();
+        if Self::on_known(slf, &request.id()?, is_slabbed)? == Some(true) {
             let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
             Core::change(slf, request, None, |manager, handle| manager.settle(handle, &progress))?;
         }
@@ -549,7 +519,7 @@ impl RustKVCacheManager {
         is_over: bool,
     ) -> PyResult<Bound<'py, PyList>> {
         let (core, _) = Self::core(slf)?;
-        let held = core.known(request_id, |manager, handle| manager.pop(handle, is_over))?;
+        let held = Self::on_known(slf, request_id, |it, handle| it.pop(handle, is_over))?;
         let views = PyList::empty(slf.py());
         for run in held.unwrap_or_default().chunk_by(|one, other| one.0 == other.0) {
             let pool = core.pools.iter().find(|pool| pool.get().pool() == run[0].0);
@@ -563,14 +533,12 @@ impl RustKVCacheManager {
     /// Frees a request that is over. Without a look-up before, its hint still applies to its
     /// session.
     fn finish(slf: &Bound<'_, Self>, request: &RequestView<'_, '_>) -> PyResult<()> {
-        let (core, _) = Self::core(slf)?;
         let id = request.id()?;
-        if core.known(&id, |_, _| ())?.is_none() {
+        if Self::on_known(slf, &id, |_, _| ())?.is_none() {
             let Some(hint) = ClientHint::read(slf, request)? else { return Ok(()) };
             Core::change(slf, request, None, |manager, handle| hint.tell(manager, handle))?;
         }
-        let freed = core.known(&id, Manager::finish)?;
-        freed.unwrap_or(Ok(())).map_err(core_error)
+        Self::change_known(slf, &id, Manager::finish)
     }
 
     /// Enters the blocks that the computed tokens complete into the prefix cache. `hint` is as for
@@ -605,9 +573,9 @@ impl RustKVCacheManager {
         slf: &Bound<'_, Self>,
         request_id: &Bound<'_, PyString>,
     ) -> PyResult<Vec<Vec<BlockId>>> {
-        let (core, configured) = Self::core(slf)?;
+        let (_, configured) = Self::core(slf)?;
         let groups = 0..configured.num_groups;
-        let tables = core.known(request_id, |manager, handle| {
+        let tables = Self::on_known(slf, request_id, |manager, handle| {
             groups.map(|group| manager.blocks(handle, GroupId(group)).to_vec()).collect()
         })?;
         Ok(tables.unwrap_or_else(|| vec![Vec::new(); configured.num_groups as usize]))

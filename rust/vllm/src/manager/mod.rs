@@ -11,4 +11,4 @@ mod result;
 
 pub(crate) use self::core::RustKVCacheManager;
 pub(crate) use allocate::Room;
-pub(crate) use result::AllocatedBlocks;
+pub(crate) use result::{AllocatedBlocks, id_lists};

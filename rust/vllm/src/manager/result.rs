@@ -48,6 +48,14 @@ pub(super) fn ids_of_groups(groups: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<Block
     groups.try_iter()?.map(|group| group?.try_iter()?.map(id).collect()).collect()
 }
 
+/// Lists of ids by group.
+pub(crate) fn id_lists<'py, 'a>(
+    py: Python<'py>,
+    groups: impl Iterator<Item = &'a [BlockId]>,
+) -> PyResult<Bound<'py, PyTuple>> {
+    PyTuple::new(py, groups.map(|ids| list(py, ids)).collect::<PyResult<Vec<_>>>()?)
+}
+
 fn list<'py>(py: Python<'py>, ids: &[BlockId]) -> PyResult<Bound<'py, PyList>> {
     PyList::new(py, ids.iter().map(|id| id.0))
 }
@@ -86,8 +94,7 @@ impl AllocatedBlocks {
         if allow_none && groups.iter().all(|ids| ids.is_empty()) {
             return Ok(None);
         }
-        let lists: PyResult<Vec<_>> = groups.into_iter().map(|ids| list(py, ids)).collect();
-        PyTuple::new(py, lists?).map(Some)
+        id_lists(py, groups.into_iter()).map(Some)
     }
 
     fn get_unhashed_block_ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {

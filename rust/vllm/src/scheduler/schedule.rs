@@ -4,7 +4,7 @@ use hybrid_blocks::BlockId;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PySet, PyString, PyTuple};
 
-use crate::manager::{Room, RustKVCacheManager};
+use crate::manager::{Room, RustKVCacheManager, id_lists};
 use crate::request::{Counts, RequestView, count, progress};
 
 use super::batch::{DecodeBatch, Rules};
@@ -353,6 +353,5 @@ fn new_block_ids<'py>(
     if ids.iter().all(Vec::is_empty) {
         return Ok(None);
     }
-    let lists = ids.iter().map(|ids| PyList::new(py, ids.iter().map(|id| id.0)));
-    PyTuple::new(py, lists.collect::<PyResult<Vec<_>>>()?).map(Some)
+    id_lists(py, ids.iter().map(Vec::as_slice)).map(Some)
 }
