@@ -12,7 +12,6 @@ macro_rules! id {
         impl $name {
             /// The id as an array index.
             #[inline]
-            #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
@@ -49,7 +48,6 @@ impl BlockId {
 
     /// Whether this is the placeholder.
     #[inline]
-    #[must_use]
     pub const fn is_null(self) -> bool {
         self.0 == 0
     }

@@ -46,7 +46,6 @@ pub struct RunCursor {
 impl RunCursor {
     /// The place after blocks that were found one after the other.
     #[inline]
-    #[must_use]
     pub fn of(found: &[BlockId]) -> Self {
         let mut cursor = Self::default();
         found[found.len().saturating_sub(2)..].iter().for_each(|&block| cursor.step(block));
@@ -62,7 +61,6 @@ impl RunCursor {
 
     /// The block found last, or the null block.
     #[inline]
-    #[must_use]
     pub fn last(self) -> BlockId {
         self.previous
     }
@@ -122,7 +120,6 @@ fn hash_of(key: &Key) -> u64 {
 
 impl PrefixIndex {
     /// An empty index for block ids below `num_blocks`.
-    #[must_use]
     pub fn new(num_blocks: u32) -> Self {
         let num_blocks = num_blocks as usize;
         Self {
@@ -136,13 +133,11 @@ impl PrefixIndex {
     }
 
     /// Returns the number of distinct keys.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
     /// Whether no content is known.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
@@ -186,7 +181,6 @@ impl PrefixIndex {
 
     /// The block that has carried `key` longest.
     #[inline]
-    #[must_use]
     pub fn get(&self, key: &Key) -> Option<BlockId> {
         self.find(key).map(|slot| self.block_of(self.table.entry(slot)))
     }
@@ -195,7 +189,6 @@ impl PrefixIndex {
     /// carries, about one gets `true`. It does not branch, so the processor runs many of these
     /// searches side by side.
     #[inline]
-    #[must_use]
     pub fn may_hold(&self, key: &Key) -> bool {
         self.table.may_hold(hash_of(key))
     }
@@ -216,7 +209,6 @@ impl PrefixIndex {
     /// inserted after theirs; the result is the same.
     #[expect(clippy::inline_always, reason = "a call costs as much as a guess that is right")]
     #[inline(always)]
-    #[must_use]
     pub fn get_after(&self, cursor: RunCursor, key: &Key) -> Option<BlockId> {
         // The guess needs no memory access, so its check starts before the successor has been read.
         let guess = cursor.previous.0.wrapping_add(cursor.stride);
@@ -274,7 +266,6 @@ impl PrefixIndex {
     }
 
     /// Whether this very block carries `key`.
-    #[must_use]
     pub fn contains(&self, key: &Key, block: BlockId) -> bool {
         self.entries(key).any(|entry| self.block_of(entry) == block)
     }
@@ -286,7 +277,6 @@ impl PrefixIndex {
 
     /// The block's first key, and how many tokens it stands for.
     #[inline]
-    #[must_use]
     pub fn first_key(&self, block: BlockId) -> Option<(Key, u32)> {
         let &[group, num_tokens, _] = self.meta.get(block.index())?;
         (group != NO_GROUP).then(|| {
@@ -431,7 +421,6 @@ impl PrefixIndex {
     }
 
     /// Heap bytes held, but for duplicates and extra keys.
-    #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.digests.len() * (Digest::MAX_LEN + size_of::<KeyMeta>()) + self.table.memory_bytes()
     }

@@ -34,7 +34,6 @@ impl Algorithm {
     pub const ALL: [Self; 4] = [Self::Sha256, Self::Sha256Cbor, Self::Xxhash, Self::XxhashCbor];
 
     /// The name by which [`Algorithm::from_str`] knows it.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
@@ -45,7 +44,6 @@ impl Algorithm {
     }
 
     /// Bytes of a digest: 32 or 16.
-    #[must_use]
     pub const fn digest_len(self) -> usize {
         match self {
             Self::Sha256 | Self::Sha256Cbor => 32,
@@ -68,7 +66,6 @@ impl Algorithm {
     }
 
     /// The bytes of a digest of this algorithm, without the padding.
-    #[must_use]
     pub fn digest_bytes(self, digest: &Digest) -> &[u8] {
         &digest.as_bytes()[..self.digest_len()]
     }

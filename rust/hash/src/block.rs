@@ -14,7 +14,6 @@ pub struct BlockHasher {
 
 impl BlockHasher {
     /// A hasher of one algorithm.
-    #[must_use]
     pub fn new(algorithm: Algorithm) -> Self {
         Self { algorithm, message: Vec::with_capacity(512), memo: Memo::default() }
     }

@@ -35,25 +35,21 @@ impl<T: Token> HashChain<T> {
     }
 
     /// The last digest.
-    #[must_use]
     pub const fn parent(&self) -> &Digest {
         &self.parent
     }
 
     /// Digests made so far.
-    #[must_use]
     pub const fn num_blocks(&self) -> usize {
         self.num_blocks
     }
 
     /// Tokens appended so far.
-    #[must_use]
     pub fn num_tokens(&self) -> usize {
         self.num_blocks * self.block_size + self.pending.len()
     }
 
     /// How many digests an append of `num_tokens` tokens makes.
-    #[must_use]
     pub fn num_new_blocks(&self, num_tokens: usize) -> usize {
         let num_unhashed = self.pending.len().saturating_add(num_tokens);
         num_unhashed.saturating_sub(self.num_lookahead_tokens) / self.block_size

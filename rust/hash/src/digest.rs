@@ -16,7 +16,6 @@ impl Digest {
     pub const MAX_LEN: usize = 32;
 
     /// A digest of up to [`Digest::MAX_LEN`] bytes, or `None` when there are more.
-    #[must_use]
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         let mut storage = [0; Self::MAX_LEN];
         storage.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -24,13 +23,11 @@ impl Digest {
     }
 
     /// All 32 bytes; those past the algorithm's length are zero.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::MAX_LEN] {
         &self.0
     }
 
     /// The first 8 bytes, as the key of a hash table.
-    #[must_use]
     pub fn prefix(&self) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|i| self.0[i]))
     }

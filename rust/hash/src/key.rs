@@ -16,7 +16,6 @@ pub struct BlockKey<'a, T> {
 
 impl<'a, T> BlockKey<'a, T> {
     /// A block that depends on its tokens and those before it only.
-    #[must_use]
     pub const fn new(tokens: &'a [T]) -> Self {
         Self { tokens, lookahead: &[], extra: None }
     }

@@ -35,7 +35,6 @@ pub struct Hashes {
 
 impl KeyedDigests {
     /// Prepares a key.
-    #[must_use]
     pub fn new(key: [u8; KEY_BYTES]) -> Self {
         Self(Aes128::new(&key.into()))
     }

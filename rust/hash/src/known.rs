@@ -62,7 +62,6 @@ impl<N> KnownPrefixes<N> {
     /// Nothing is known yet; `max_bytes` bounds what will be, `name_bytes` of them for each name.
     ///
     /// `block_size` > 0 and `num_lookahead_tokens` are those of the [`HashChain`](super::HashChain)s.
-    #[must_use]
     pub fn new(
         block_size: usize,
         num_lookahead_tokens: usize,
@@ -83,7 +82,6 @@ impl<N> KnownPrefixes<N> {
     }
 
     /// Bytes that tokens, digests and names take.
-    #[must_use]
     pub const fn num_bytes(&self) -> usize {
         self.num_bytes
     }

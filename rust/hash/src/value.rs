@@ -30,19 +30,16 @@ pub enum Value {
 
 impl Value {
     /// A new `str` object.
-    #[must_use]
     pub fn str(text: &str) -> Self {
         Self::Str(text.into())
     }
 
     /// A new `bytes` object.
-    #[must_use]
     pub fn bytes(bytes: &[u8]) -> Self {
         Self::Bytes(bytes.into())
     }
 
     /// A new `tuple` object.
-    #[must_use]
     pub fn tuple(items: impl IntoIterator<Item = Self>) -> Self {
         Self::Tuple(items.into_iter().collect())
     }

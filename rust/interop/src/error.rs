@@ -21,7 +21,6 @@ pyo3::import_exception!(hybrid_blocks.errors, RequestTooLargeError);
 pyo3::import_exception!(hybrid_blocks.errors, UnknownRequestError);
 
 /// The exception that stands for an error of the core.
-#[must_use]
 #[expect(clippy::needless_pass_by_value, reason = "the shape that map_err wants")]
 pub fn core_error(error: Error) -> PyErr {
     let message = error.to_string();
@@ -38,7 +37,6 @@ pub fn core_error(error: Error) -> PyErr {
 }
 
 /// A broken promise of the core itself.
-#[must_use]
 pub fn integrity_error(message: String) -> PyErr {
     IntegrityError::new_err(message)
 }

@@ -148,14 +148,12 @@ impl PyBlockHasher {
     }
 
     /// Whether this is the digest before a first block.
-    #[must_use]
     pub fn starts_with(&self, py: Python<'_>, none_hash: &Bound<'_, PyBytes>) -> bool {
         let known = self.none_hash.bind(py);
         known.is(none_hash) || known.as_bytes() == none_hash.as_bytes()
     }
 
     /// A digest as Python sees it.
-    #[must_use]
     pub fn bytes<'py>(&self, py: Python<'py>, digest: &Digest) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.algorithm.digest_bytes(digest))
     }

@@ -25,7 +25,6 @@ impl StoredKey {
     pub const LEN: usize = 52;
 
     /// Digest, group as 4 bytes, low byte first, and layout.
-    #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         write_key(&self.key, &mut bytes);
@@ -56,13 +55,11 @@ pub struct Namespace {
 
 impl Namespace {
     /// A namespace of groups with these layouts, by group number.
-    #[must_use]
     pub fn new(layouts: Vec<LayoutVersion>) -> Self {
         Self { layouts }
     }
 
     /// A key of this namespace as it is stored, or `None` if there is no such group.
-    #[must_use]
     pub fn stored(&self, key: Key) -> Option<StoredKey> {
         let layout = *self.layouts.get(key.group.index())?;
         Some(StoredKey { key, layout })
@@ -74,7 +71,6 @@ impl Namespace {
     }
 
     /// A SHA-256 over all layouts in order.
-    #[must_use]
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hasher = Sha256::new();
         for layout in &self.layouts {

@@ -56,7 +56,6 @@ fn read<P: Part>((number, line): (usize, &str)) -> Result<P, String> {
 impl<S: Setting> Script<S> {
     /// Returns the script that `bytes` stand for: the setup, then one event after the other. A rest too short for an
     /// event is left out.
-    #[must_use]
     pub fn decode(bytes: &[u8]) -> Self {
         let (head, tail) = bytes.split_at(bytes.len().min(size_of::<S::Bytes>()));
         let events = tail.chunks_exact(size_of::<<S::Event as Part>::Bytes>());
@@ -67,7 +66,6 @@ impl<S: Setting> Script<S> {
     ///
     /// # Panics
     /// For parts that JSON has no form of.
-    #[must_use]
     pub fn to_text(&self) -> String {
         let setup = serde_json::to_string(&self.setup).expect("a setup is JSON");
         let events = self.events.iter().map(|it| serde_json::to_string(it).expect("it is JSON"));

@@ -40,7 +40,6 @@ pub struct Group {
 
 impl Group {
     /// Full attention in the first pool.
-    #[must_use]
     pub const fn full(block_size: u32) -> Self {
         Self { kind: GroupKind::Full, block_size, pool: 0, kept_pool: None }
     }
@@ -70,7 +69,6 @@ impl Setup {
     pub const BYTES: usize = 24;
 
     /// Whether hits can be predicted: all groups keep tokens.
-    #[must_use]
     pub fn is_plain(&self) -> bool {
         self.groups.iter().all(Group::is_attention)
     }

@@ -44,7 +44,6 @@ pub struct World {
 
 impl World {
     /// A manager without requests.
-    #[must_use]
     pub fn new(setup: &Setup) -> Self {
         Self {
             system: System::new(setup),
@@ -71,7 +70,6 @@ impl World {
     }
 
     /// Returns the counters since the start.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         self.system.stats()
     }

@@ -37,7 +37,6 @@ impl HitLimit {
     }
 
     /// The name used in statistics.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",

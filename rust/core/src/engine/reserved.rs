@@ -43,7 +43,6 @@ pub struct ReservedBytes {
 
 impl ReservedBytes {
     /// The parts by name.
-    #[must_use]
     pub fn parts(&self) -> [(&'static str, u64); 7] {
         let Self { needed, unfilled, copies, transfers, cached, free, padding } = *self;
         [

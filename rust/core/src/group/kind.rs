@@ -205,21 +205,18 @@ impl GroupKind {
     }
 
     /// How many blocks a request of a length holds.
-    #[must_use]
     #[inline]
     pub fn storage(self) -> Storage {
         self.row().storage
     }
 
     /// Returns the kind's part in a look-up.
-    #[must_use]
     #[inline]
     pub fn role(self) -> Role {
         self.row().role
     }
 
     /// A sliding window that keeps nothing below itself.
-    #[must_use]
     pub const fn sliding_window(window: u32) -> Self {
         Self::SlidingWindow { window, extra_retained: 0 }
     }

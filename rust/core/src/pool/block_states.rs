@@ -36,56 +36,48 @@ impl BlockStates {
     }
 
     /// Ids below this are valid, the null block's among them.
-    #[must_use]
     pub fn num_ids(&self) -> u32 {
         self.words.len() as u32
     }
 
     /// Blocks without owner, cached ones included.
     #[inline]
-    #[must_use]
     pub fn num_available(&self) -> u32 {
         self.num_free + self.num_cached
     }
 
     /// Blocks without owner and content.
     #[inline]
-    #[must_use]
     pub fn num_free(&self) -> u32 {
         self.num_free
     }
 
     /// Blocks without owner that can still be hit.
     #[inline]
-    #[must_use]
     pub fn num_cached(&self) -> u32 {
         self.num_cached
     }
 
     /// Blocks with owners.
     #[inline]
-    #[must_use]
     pub fn num_live(&self) -> u32 {
         self.num_live
     }
 
     /// Owners of a block; 0 for the null block and for foreign blocks.
     #[inline]
-    #[must_use]
     pub fn ref_count(&self, block: BlockId) -> u32 {
         self.words.get(block.index()).map_or(0, |word| word & REFS)
     }
 
     /// Whether the block's content is in the prefix index.
     #[inline]
-    #[must_use]
     pub fn is_hashed(&self, block: BlockId) -> bool {
         self.words[block.index()] & HASHED != 0
     }
 
     /// Whether the block has no owner and can be handed out.
     #[inline]
-    #[must_use]
     pub fn is_available(&self, block: BlockId) -> bool {
         self.words.get(block.index()).is_some_and(|word| word & (ABSENT | REFS) == 0)
     }

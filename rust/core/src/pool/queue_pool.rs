@@ -46,7 +46,6 @@ impl QueuePool {
     }
 
     /// The available block that goes right after `block`, or the very first.
-    #[must_use]
     pub fn next_available(&self, block: Option<BlockId>) -> Option<BlockId> {
         let in_free = block.is_none_or(|block| !self.blocks.is_evictable(block.0));
         let next = match block {
@@ -57,7 +56,6 @@ impl QueuePool {
     }
 
     /// The available block that goes right before `block`, or the very last.
-    #[must_use]
     pub fn previous_available(&self, block: Option<BlockId>) -> Option<BlockId> {
         let in_cached = block.is_none_or(|block| self.blocks.is_evictable(block.0));
         let previous = match block {

@@ -30,7 +30,6 @@ impl FixedStore {
     }
 
     /// The queue of ownerless blocks.
-    #[must_use]
     pub fn queue(&self) -> &QueuePool {
         &self.pool
     }

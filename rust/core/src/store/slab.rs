@@ -93,20 +93,17 @@ impl SlabStore {
     }
 
     /// Slabs that a pool owns.
-    #[must_use]
     pub fn num_owned(&self, pool: PoolId) -> u32 {
         self.slabs(pool).num_owned()
     }
 
     /// Slabs that pools took from each other so far.
-    #[must_use]
     pub fn num_steals(&self) -> u64 {
         self.num_steals
     }
 
     /// Whether slabs that hold live blocks have more room than all whole slabs. Requests would then soon
     /// wait for whole slabs, though much of the memory is not live.
-    #[must_use]
     pub fn is_scattered(&self) -> bool {
         let slack = |slabs: &Slabs| slabs.slack() as f64 / f64::from(slabs.blocks_per_slab());
         self.pools.iter().map(|pool| slack(&pool.slabs)).sum::<f64>() > self.num_whole() as f64

@@ -26,7 +26,6 @@ pub struct DiskConfig {
 
 impl DiskConfig {
     /// `max_bytes` under `path`, direct transfers, and one minute between tries and warnings.
-    #[must_use]
     pub fn new(path: impl Into<PathBuf>, max_bytes: u64) -> Self {
         let retry_after = Duration::from_secs(60);
         let path = path.into();

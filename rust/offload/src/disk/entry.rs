@@ -26,7 +26,6 @@ pub struct Seed(u32);
 
 impl Seed {
     /// The seed of the files of a namespace, by its [fingerprint](crate::Namespace::fingerprint).
-    #[must_use]
     pub fn of(namespace: &[u8; 32]) -> Self {
         Self(crc32c::crc32c(namespace))
     }
@@ -42,7 +41,6 @@ impl Entry {
 
     /// The checksum of a chunk under this entry's name. It covers namespace and name, so that no other
     /// chunk passes for this one.
-    #[must_use]
     pub fn checksum_of(&self, seed: Seed, bytes: &[u8]) -> u32 {
         let mut name = [0; 40];
         write_key(&self.key, &mut name);

@@ -53,7 +53,6 @@ pub(super) fn padded(num_bytes: u32) -> u64 {
 
 impl WriteJob {
     /// Indexes of the chunks that are written, of those that were asked for. The others are there already.
-    #[must_use]
     pub fn chunks(&self) -> &[usize] {
         &self.chunks
     }

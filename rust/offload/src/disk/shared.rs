@@ -36,13 +36,11 @@ pub struct Disk {
 
 impl Disk {
     /// A disk over an open tier, with one backend for all transfers.
-    #[must_use]
     pub fn new(tier: DiskTier, io: Arc<dyn BlockIo>) -> Self {
         Self::with_backends(tier, Arc::clone(&io), io, Arc::new(OsStorage))
     }
 
     /// A disk over an open tier, with a backend for reads, one for writes, and one for whole files.
-    #[must_use]
     pub fn with_backends(
         tier: DiskTier,
         reads: Arc<dyn BlockIo>,

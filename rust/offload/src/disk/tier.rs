@@ -78,13 +78,11 @@ impl DiskTier {
     }
 
     /// Chunks that can be read.
-    #[must_use]
     pub fn num_chunks(&self) -> usize {
         self.index.len()
     }
 
     /// Bytes of all segment files under the folder, but those of other namespaces that are in use.
-    #[must_use]
     pub fn num_bytes(&self) -> u64 {
         let made: u64 = self.segments.values().map(|segment| segment.num_bytes).sum();
         let making = self.making.map_or(0, |_| self.segment_bytes);
@@ -92,7 +90,6 @@ impl DiskTier {
     }
 
     /// Whether nothing is written for now because a write failed.
-    #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused_until.is_some_and(|until| Instant::now() < until)
     }

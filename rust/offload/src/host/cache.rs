@@ -112,61 +112,51 @@ impl HostCache {
     }
 
     /// The tier below.
-    #[must_use]
     pub fn tier(&self) -> &HostTier {
         &self.tier
     }
 
     /// Answers look-ups over this cache and others.
-    #[must_use]
     pub fn planner(&self) -> &Planner {
         &self.planner
     }
 
     /// Tokens a chunk of each group.
-    #[must_use]
     pub fn chunk_tokens(&self) -> Vec<u32> {
         self.groups.iter().map(|group| group.chunk_tokens).collect()
     }
 
     /// Chunks that are being copied here.
-    #[must_use]
     pub fn num_pending(&self) -> usize {
         self.copies.num_pending()
     }
 
     /// Bytes of the slots that chunks are being copied to.
-    #[must_use]
     pub fn pending_bytes(&self) -> u64 {
         self.copies.bytes
     }
 
     /// Bytes that loads keep from eviction, counted once for each load.
-    #[must_use]
     pub fn pinned_bytes(&self) -> u64 {
         self.pins.bytes
     }
 
     /// The same, each chunk counted once.
-    #[must_use]
     pub fn pinned_chunk_bytes(&self) -> u64 {
         self.pins.chunk_bytes
     }
 
     /// Changes with all that look-ups see: a plan is valid as long as this is the same.
-    #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
     /// How often something ended that may have made room.
-    #[must_use]
     pub fn num_releases(&self) -> u64 {
         self.num_releases
     }
 
     /// The presence of a chunk here.
-    #[must_use]
     pub fn presence(&self, key: &Key) -> Presence {
         if self.tier.find(key, Previous::default()).is_some() {
             Presence::Ready
@@ -178,7 +168,6 @@ impl HostCache {
     }
 
     /// Whether a plan waits for chunks of this cache, which is tier number `tier` of the plan.
-    #[must_use]
     pub fn is_pending(&self, plan: &Plan, tier: u8) -> bool {
         let mut loads = plan.loads.iter().flatten().filter(|load| load.tier == tier);
         self.copies.num_pending() > 0 && loads.any(|load| self.copies.slot_of(&load.key).is_some())
@@ -433,7 +422,6 @@ impl HostCache {
     }
 
     /// Bytes of all slots whose chunks can be found or are on their way, and of the pool of a group alone.
-    #[must_use]
     pub fn held_bytes(&self, pool: PoolId) -> u64 {
         u64::from(self.tier.num_held_slots(pool)) * self.tier.geometry().slot_bytes(pool)
     }

@@ -82,25 +82,21 @@ impl HostGeometry {
     }
 
     /// Bytes a slab.
-    #[must_use]
     pub fn slab_bytes(&self) -> u64 {
         self.slab_bytes
     }
 
     /// Slabs of the region.
-    #[must_use]
     pub fn num_slabs(&self) -> u32 {
         self.num_slabs
     }
 
     /// Bytes of the region that slabs cover.
-    #[must_use]
     pub fn num_bytes(&self) -> u64 {
         self.slab_bytes * u64::from(self.num_slabs)
     }
 
     /// Slots a slab, by pool.
-    #[must_use]
     pub fn slots_per_slab(&self) -> Vec<u32> {
         self.slot_bytes.iter().map(|slot| (self.slab_bytes / slot) as u32).collect()
     }
@@ -113,19 +109,16 @@ impl HostGeometry {
     }
 
     /// The pool of a group, or `None` for a group that is not stored.
-    #[must_use]
     pub fn pool_of(&self, group: usize) -> Option<PoolId> {
         self.pool_of.get(group).copied().flatten()
     }
 
     /// Bytes of a slot: those of a chunk, rounded up to whole pages.
-    #[must_use]
     pub fn slot_bytes(&self, pool: PoolId) -> u64 {
         self.slot_bytes[pool.index()]
     }
 
     /// The bytes of a slot in the region. The store's slab 0 is the null block's and has no bytes here.
-    #[must_use]
     pub fn bytes_of(&self, pool: PoolId, slot: BlockId) -> Range<u64> {
         let per_slab = (self.slab_bytes / self.slot_bytes[pool.index()]) as u32;
         let slab = u64::from(slot.0 / per_slab) - 1;

@@ -48,7 +48,6 @@ pub struct StoreTicket {
 
 impl StoreTicket {
     /// The unit that is stored.
-    #[must_use]
     pub fn unit(&self) -> UnitId {
         self.unit
     }

@@ -51,7 +51,6 @@ impl HostTier {
     }
 
     /// How the region is cut.
-    #[must_use]
     pub fn geometry(&self) -> &HostGeometry {
         &self.geometry
     }
@@ -62,27 +61,23 @@ impl HostTier {
     }
 
     /// Units that can be restored or are being stored.
-    #[must_use]
     pub fn num_units(&self) -> usize {
         self.units.len()
     }
 
     /// Slots of a pool that units or transfers need.
-    #[must_use]
     pub fn num_live_slots(&self, pool: PoolId) -> u32 {
         self.store.pool(pool).num_live()
     }
 
     /// Slots of a pool whose chunks can be found, or are needed by units or transfers. Those that no unit
     /// needs any more are found until others are stored over them.
-    #[must_use]
     pub fn num_held_slots(&self, pool: PoolId) -> u32 {
         let blocks = self.store.pool(pool);
         blocks.num_live() + blocks.num_cached()
     }
 
     /// Bytes of the slots that units or transfers need.
-    #[must_use]
     pub fn num_live_bytes(&self) -> u64 {
         let pools = (0..self.store.num_pools()).map(PoolId);
         pools
@@ -92,7 +87,6 @@ impl HostTier {
 
     /// The deepest unit on the way that `keys` name, and how many of them it covers. `keys` are the
     /// attention chunks of the group that comes last in each unit's path, from the start of a prompt.
-    #[must_use]
     pub fn deepest(&self, keys: &[Key]) -> Option<(UnitId, usize)> {
         keys.iter().enumerate().rev().find_map(|(at, key)| {
             let pool = self.geometry.pool_of(key.group.index())?;
@@ -192,7 +186,6 @@ impl HostTier {
     }
 
     /// The bytes of a load's slot within the region.
-    #[must_use]
     pub fn bytes_of(&self, load: &Load) -> Option<Range<u64>> {
         let pool = self.geometry.pool_of(load.key.group.index())?;
         Some(self.geometry.bytes_of(pool, load.slot))

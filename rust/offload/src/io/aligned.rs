@@ -4,7 +4,6 @@
 pub const PAGE: usize = 4096;
 
 /// Whether bytes can be transferred without a copy: address and length are multiples of a page.
-#[must_use]
 pub fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().align_offset(PAGE) == 0 && bytes.len().is_multiple_of(PAGE)
 }
@@ -19,7 +18,6 @@ pub struct AlignedBuffer {
 
 impl AlignedBuffer {
     /// At least `num_bytes` bytes, rounded up to whole pages.
-    #[must_use]
     pub fn new(num_bytes: usize) -> Self {
         let len = num_bytes.next_multiple_of(PAGE);
         // A vector that is never resized keeps its address.

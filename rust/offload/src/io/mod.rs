@@ -25,7 +25,6 @@ use std::sync::Arc;
 
 /// `io_uring` with up to `depth` operations in flight, or as many threads, at most 16, where the kernel
 /// refuses it, as it does in many containers.
-#[must_use]
 pub fn best_backend(depth: u32) -> Arc<dyn BlockIo> {
     #[cfg(target_os = "linux")]
     if let Ok(ring) = Ring::new(depth) {

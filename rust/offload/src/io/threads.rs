@@ -17,7 +17,6 @@ pub struct Threads {
 
 impl Threads {
     /// At most `most` threads a batch, at least 1.
-    #[must_use]
     pub fn new(most: usize) -> Self {
         Self { most: most.max(1) }
     }

@@ -127,19 +127,16 @@ impl Run {
 
 impl ChunkCodec {
     /// Bytes that one rank holds of a chunk.
-    #[must_use]
     pub fn rank_bytes(&self) -> u64 {
         self.rank_bytes
     }
 
     /// Bytes of a stored chunk.
-    #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
     }
 
     /// Whether both forms are the same bytes.
-    #[must_use]
     pub fn is_identity(&self) -> bool {
         self.is_identity
     }
@@ -163,7 +160,6 @@ impl ChunkCodec {
     ///
     /// # Panics
     /// If [`check`](Self::check) refuses the sizes.
-    #[must_use]
     pub fn encode(&self, of_ranks: &[u8], stored: &mut [u8]) -> bool {
         self.check(of_ranks.len(), stored.len()).expect("sizes were checked");
         for run in self.runs.iter().filter(|run| run.role != Role::Replica) {

@@ -28,7 +28,6 @@ pub enum StateFormat {
 
 impl StateFormat {
     /// The format of a name: `bf16`, `fp8` or `int8`.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
             "bf16" => Some(Self::Bfloat16),

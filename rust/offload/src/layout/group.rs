@@ -83,19 +83,16 @@ impl GroupLayout {
     }
 
     /// The parts, in the order in which they lie in a chunk.
-    #[must_use]
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
     /// In which format recurrent states are stored, if not in their own.
-    #[must_use]
     pub fn state_format(&self) -> Option<StateFormat> {
         self.state_format
     }
 
     /// The format of a part, where it is not stored as it is.
-    #[must_use]
     pub fn format_of(&self, part: &Part) -> Option<StateFormat> {
         let is_state = part.kind == PartKind::Recurrent && part.is_float32;
         self.state_format.filter(|_| is_state)
@@ -110,7 +107,6 @@ impl GroupLayout {
     }
 
     /// Bytes of a stored chunk.
-    #[must_use]
     pub fn num_bytes(&self) -> u64 {
         let heads = |part: &Part| u64::from(part.num_heads) * u64::from(part.rows);
         self.parts.iter().map(|part| heads(part) * self.stored_head_bytes(part)).sum()

@@ -31,7 +31,6 @@ pub struct LayoutVersion([u8; 16]);
 impl LayoutVersion {
     /// The version of a group's chunks. `layers` counts the group's layers by their depth in the model,
     /// from 0; `block_size` is in tokens.
-    #[must_use]
     pub fn new(
         model: ModelIdentity<'_>,
         layers: &[u32],
@@ -62,7 +61,6 @@ impl LayoutVersion {
     }
 
     /// The 16 bytes.
-    #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }

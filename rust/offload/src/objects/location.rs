@@ -70,7 +70,6 @@ impl Location {
     }
 
     /// Objects in a store of any kind; `url` names it in messages.
-    #[must_use]
     pub fn over(store: Arc<dyn ObjectStore>, url: &str) -> Self {
         Self { store, prefix: Path::default(), url: url.to_owned() }
     }

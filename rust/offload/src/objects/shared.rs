@@ -43,7 +43,6 @@ pub struct ObjectConfig {
 
 impl ObjectConfig {
     /// A queue of 256 MiB, 30 seconds for an answer, a minute between tries and warnings, five minutes between listings.
-    #[must_use]
     pub fn new(location: Location) -> Self {
         Self {
             location,

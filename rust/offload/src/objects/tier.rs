@@ -45,25 +45,21 @@ impl ObjectTier {
     }
 
     /// Objects that are known.
-    #[must_use]
     pub fn num_chunks(&self) -> usize {
         self.index.len()
     }
 
     /// Chunks that wait for their upload or are being uploaded.
-    #[must_use]
     pub fn num_uploads(&self) -> usize {
         self.uploads.len()
     }
 
     /// How often the store has been listed to the end.
-    #[must_use]
     pub fn num_listings(&self) -> u32 {
         self.num_listings
     }
 
     /// Whether the store is not used for now because it refused.
-    #[must_use]
     pub fn is_paused(&self) -> bool {
         self.paused_until.is_some_and(|until| Instant::now() < until)
     }

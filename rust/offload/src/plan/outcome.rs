@@ -36,7 +36,6 @@ pub struct Plan {
 
 impl Plan {
     /// Whether anything is to be restored.
-    #[must_use]
     pub fn is_hit(&self) -> bool {
         self.num_tokens > 0
     }

@@ -57,7 +57,6 @@ impl Planner {
     }
 
     /// Tokens that divide the length of each hit.
-    #[must_use]
     pub fn alignment(&self) -> u32 {
         self.alignment
     }

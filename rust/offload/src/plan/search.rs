@@ -19,7 +19,6 @@ impl Planner {
     /// A binary search rules out lengths that lack attention; only an absent chunk counts. States
     /// decide next, then windows, then each attention chunk below the length. A missing chunk
     /// shortens the length to before it, so a group looks for no chunk twice.
-    #[must_use]
     pub fn plan(
         &self,
         tiers: &[&dyn Tier],
@@ -35,7 +34,6 @@ impl Planner {
     /// Where several tiers hold a chunk, the tier counts that would read all chunks up to `limit`
     /// soonest. The length is then the one for which reading, and computing what lies between it and
     /// the longest, takes the least time. Tiers are read side by side.
-    #[must_use]
     pub fn plan_soonest(
         &self,
         tiers: &[&dyn Tier],

@@ -262,7 +262,6 @@ impl Engine {
     }
 
     /// Returns the counters since the start.
-    #[must_use]
     pub fn stats(&self) -> KvCacheStats {
         self.manager.stats()
     }

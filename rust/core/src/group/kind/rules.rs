@@ -25,7 +25,6 @@ impl GroupKind {
     }
 
     /// Leading tokens that nothing computed after `num_computed` tokens looks at.
-    #[must_use]
     pub fn num_skipped_tokens(self, num_computed: u32) -> u32 {
         match self.skip() {
             Skip::Nothing => 0,
@@ -35,7 +34,6 @@ impl GroupKind {
     }
 
     /// Tokens to compute until the first `num_skipped`, at least 1, are looked at no more.
-    #[must_use]
     pub fn num_computed_until(self, num_skipped: u32) -> u32 {
         match self.skip() {
             Skip::Nothing => u32::MAX,
@@ -45,7 +43,6 @@ impl GroupKind {
     }
 
     /// Blocks that a request holds whatever its length, 0 where that is no fixed number.
-    #[must_use]
     pub fn constant_blocks(self, block_size: u32) -> u32 {
         match self {
             Self::State { slots } => slots,
@@ -55,7 +52,6 @@ impl GroupKind {
     }
 
     /// Blocks in the table of a request of `num_tokens` tokens, those given back included.
-    #[must_use]
     pub fn table_len(self, num_tokens: u64, block_size: u32) -> u64 {
         let by_position = num_tokens.div_ceil(u64::from(block_size));
         match self.storage() {
@@ -67,7 +63,6 @@ impl GroupKind {
 
     /// Tokens that the last of `num_tokens` tokens looks at, itself included; 0 where the layers keep
     /// states, whose slots hold no tokens.
-    #[must_use]
     pub fn num_live_tokens(self, num_tokens: u32) -> u32 {
         match self {
             Self::Cross { encoder_tokens } => encoder_tokens,
@@ -78,7 +73,6 @@ impl GroupKind {
 
     /// Most tokens held at once on the way to `num_tokens`, if at most `step` are computed in one
     /// step: those that the first token of a step looks at, and those of the step.
-    #[must_use]
     pub fn peak_tokens(self, num_tokens: u64, step: u32) -> u64 {
         let looked_at = match self {
             Self::Cross { encoder_tokens } => return u64::from(encoder_tokens),
@@ -95,7 +89,6 @@ impl GroupKind {
     ///
     /// `h` tokens that begin `o` tokens into a block of `b` touch `ceil((o + h) / b)` blocks. A window
     /// begins at most `b - 1` into a block, a chunk at most `b - gcd(chunk, b)`.
-    #[must_use]
     pub fn peak_blocks(self, num_tokens: u64, step: u32, block_size: u32) -> u64 {
         let offset = match self {
             Self::SlidingWindow { .. } => block_size - 1,

@@ -8,7 +8,6 @@ use crate::error::Error;
 
 impl GroupKind {
     /// Returns the kind's name, such as `sliding_window`.
-    #[must_use]
     pub fn name(self) -> &'static str {
         self.row().name
     }
@@ -20,7 +19,6 @@ impl GroupKind {
     }
 
     /// One of its numbers, if it has one of this name.
-    #[must_use]
     pub fn parameter(self, name: &str) -> Option<u32> {
         self.parameters().find(|it| it.0 == name).map(|it| it.1)
     }
