@@ -21,7 +21,7 @@ from hybrid_blocks.kernels import (
 from hybrid_blocks.kernels.convert_states import naive
 from peers import BatchedCopies, indexed_copy, vllm_copies, vllm_step, vllm_swap
 
-HEAD = 128  # of every model here: a head's state is 128 x 128 floats
+HEAD = 128  # A head's state is 128 x 128 floats in every model here.
 FAST: tuple[Backend, ...] = ("cupy", "triton")
 SETS = 20
 
@@ -43,7 +43,7 @@ class Case:
     reference: Call
     floor_bytes: int | None = None
     rate: str = "copy"  # which measured rate is the floor: "copy", "to_host" or "to_device"
-    target: float | None = None  # of the floor's rate, 0 to 1
+    target: float | None = None  # Share of the floor's rate, 0 to 1.
     prediction: str = "—"  # share of the floor's rate, H100 / H200, before any measurement
     calls: dict[str, Call] = field(default_factory=dict)
     host: Call | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
-ENOUGH = 0.95  # of the best rate: the fewest SMs that come so far are the default
+ENOUGH = 0.95  # The fewest SMs that reach this share of the best rate are the default.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import torch
 from summary import Spread
 
 FLUSH_BYTES = 512 << 20  # several times any L2
-HEAD_START_CYCLES = 40_000_000  # some 20 ms in which the host enqueues what is timed
+HEAD_START_CYCLES = 40_000_000  # The host enqueues the timed calls in these 20 ms.
 HOST_CALLS = 60
 
 Call = Callable[[int], None]

@@ -191,7 +191,7 @@ def serve(groups: str, level: str) -> None:
     _slow_down(_seconds(loop, PROBED) / STEP_S)
     _control("--zero")
     print(f"  {_seconds(loop, STEPS):.2f} s a step while valgrind counts")
-    recorder.uninstall()  # writes what waits
+    recorder.uninstall()  # Queued lines are written here.
     _control("--instr=off")
 
 

@@ -30,7 +30,7 @@ OURS = {
     "spec_name": "HybridOffloadingSpec",
     "spec_module_path": "hybrid_blocks.offload",
     "host": "1GiB",
-    "read": "longest",  # what a tier costs is measured, not weighed
+    "read": "longest",  # Each tier is read, so its cost is measured.
 }
 # vLLM's own offloading does not run on its CPU engine.
 SIDES: dict[str, tuple[str, dict[str, Any] | None]] = {
@@ -170,11 +170,11 @@ def _main(task: dict[str, Any]) -> None:
             found.append(output.num_cached_tokens or 0)
         return seconds, found
 
-    first_tokens(prompts(0)[:1])  # what is made at the first prompt is not its own time
+    first_tokens(prompts(0)[:1])  # The first prompt compiles and allocates.
     answers: dict[str, tuple[list[float], list[int]]] = {}
     for phase in task["phases"]:
         if phase == "host memory":
-            first_tokens(prompts(2))  # others take the device
+            first_tokens(prompts(2))  # Other prompts evict these from the device.
         answers[phase] = first_tokens(prompts(1))
     print(json.dumps({"answers": answers}), flush=True)
     llm.llm_engine.engine_core.shutdown()

@@ -12,8 +12,8 @@ _SPEC: Final = "HybridOffloadingSpec"
 _STOCK: Final = "OffloadingConnector"
 _STOCK_SPEC: Final = "CPUOffloadingSpec"
 _OURS: Final = "hybrid_blocks.offload.connector"
-_SEVERAL: Final = ("HybridMultiConnector", "MultiConnector")
-_OF_SEVERAL: Final = "hybrid_blocks.offload.several"
+_MULTI: Final = ("HybridMultiConnector", "MultiConnector")
+_MULTI_MODULE: Final = "hybrid_blocks.offload.multi"
 _PULLS: Final = "HybridNixlConnector"
 _OF_PULLS: Final = "hybrid_blocks.offload.nixl"
 
@@ -74,7 +74,7 @@ class Connector(msgspec.Struct, frozen=True):
     @property
     def weighs(self) -> bool:
         """Whether it is this package's connector that asks several others."""
-        return self.name in _SEVERAL and self.module == _OF_SEVERAL
+        return self.name in _MULTI and self.module == _MULTI_MODULE
 
     @property
     def listed(self) -> list["Connector"]:

@@ -92,7 +92,7 @@ def _main(task: dict[str, Any]) -> None:
     if isinstance(task["offload"], list):
         options["kv_transfer_config"] = {
             "kv_connector": "HybridMultiConnector",
-            "kv_connector_module_path": "hybrid_blocks.offload.several",
+            "kv_connector_module_path": "hybrid_blocks.offload.multi",
             "kv_role": "kv_both",
             "kv_connector_extra_config": {"connectors": list(map(_connector, task["offload"]))},
         }

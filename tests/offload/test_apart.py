@@ -79,7 +79,7 @@ class Engine:
         }
         return transfer | {
             "kv_connector": "HybridMultiConnector",
-            "kv_connector_module_path": "hybrid_blocks.offload.several",
+            "kv_connector_module_path": "hybrid_blocks.offload.multi",
             "kv_connector_extra_config": {
                 "connectors": [dict(transfer), below],
                 "weights": self.weights,

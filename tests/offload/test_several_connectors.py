@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.offload import several
+from hybrid_blocks.offload import multi
+from hybrid_blocks.offload.multi import connector as module
+from hybrid_blocks.offload.multi import stats
 from hybrid_blocks.offload.rates import RETRY_AFTER
-from hybrid_blocks.offload.several import connector as module
-from hybrid_blocks.offload.several import stats
 from hybrid_blocks.tools.profile.engine import Groups, scheduler_over
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.config import KVTransferConfig, VllmConfig
@@ -126,7 +126,7 @@ def child(script: int, name: str = "Scripted") -> dict[str, Any]:
 def attach(config: VllmConfig, children: list[dict[str, Any]], **options: Any) -> None:
     config.kv_transfer_config = KVTransferConfig(
         kv_connector="HybridMultiConnector",
-        kv_connector_module_path="hybrid_blocks.offload.several",
+        kv_connector_module_path="hybrid_blocks.offload.multi",
         kv_role="kv_both",
         kv_connector_extra_config={"connectors": children, **options},
     )
@@ -340,12 +340,12 @@ def test_figures_survive_the_way_to_another_process_and_have_a_label_a_connector
     measure(connector, clock, 1, 2.0)
     assert connector.get_num_new_matched_tokens(request(), 0) == (480, True)
     sent = json.loads(json.dumps(connector.get_kv_connector_stats().to_dict()))
-    read = several.HybridMultiConnector.build_kv_connector_stats(sent)
+    read = multi.HybridMultiConnector.build_kv_connector_stats(sent)
     assert {type(it) for it in read.data.values()} == {ScriptedStats, stats.ChoiceStats}
     assert connector.get_kv_connector_stats().data.keys() == {
         f"{place}:{__name__}:Scripted" for place in (0, 1)
     }, "counts are reported once"
-    again = several.HybridMultiConnector.build_kv_connector_stats(sent)
+    again = multi.HybridMultiConnector.build_kv_connector_stats(sent)
     told = read.data[stats.CHOICE].aggregate(again.data[stats.CHOICE]).reduce()
     assert told["1 Scripted"]["loaded_tokens"] == 2 * 640
     registry = CollectorRegistry()
@@ -355,7 +355,7 @@ def test_figures_survive_the_way_to_another_process_and_have_a_label_a_connector
     }
     config = VllmConfig()
     attach(config, [child(0), child(1)])
-    prom = several.HybridMultiConnector.build_prom_metrics(config, kinds, ["engine"], {0: ["0"]})
+    prom = multi.HybridMultiConnector.build_prom_metrics(config, kinds, ["engine"], {0: ["0"]})
     prom.observe(sent, 0)
     labels = {"engine": "0", "connector": "1 Scripted"}
     name = "hybrid_blocks_connector_loaded_tokens_total"
@@ -389,9 +389,9 @@ def test_a_connector_that_serves_no_hybrids_is_named(scripts: dict[int, Script])
 def test_vllms_name_stands_for_it_too() -> None:
     config = KVTransferConfig(
         kv_connector="MultiConnector",
-        kv_connector_module_path="hybrid_blocks.offload.several",
+        kv_connector_module_path="hybrid_blocks.offload.multi",
         kv_role="kv_both",
         kv_connector_extra_config={"connectors": [{"kv_connector": "NixlConnector"}]},
     )
-    assert several.MultiConnector is several.HybridMultiConnector
+    assert multi.MultiConnector is multi.HybridMultiConnector
     assert config.has_connector("NixlConnector")

@@ -198,7 +198,7 @@ def _several(*names: str) -> str:
     ]
     config = {
         "kv_connector": "HybridMultiConnector",
-        "kv_connector_module_path": "hybrid_blocks.offload.several",
+        "kv_connector_module_path": "hybrid_blocks.offload.multi",
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"connectors": children},
     }

@@ -279,6 +279,17 @@ class ManagerHooks(Protocol):
         """Return the session of a request and its hint, asked for over slabs alone."""
 
 @type_check_only
+class HasherHooks(Protocol):
+    """The method of a hasher's Python class that Rust calls. No lock is held meanwhile."""
+
+    def _extra_keys(
+        self, request: Any, start: int, num_blocks: int
+    ) -> list[tuple[Any, ...] | None]:
+        """Return the extra keys of ``num_blocks`` blocks, from token ``start`` on.
+
+        Rust asks for requests with images, LoRA, a salt or embedded prompts.
+        """
+
 class SchedulerHooks(Protocol):
     """The methods of a scheduler's Python class that Rust calls. No lock is held meanwhile."""
 
@@ -627,12 +638,8 @@ class RequestHasher:
         ``utils`` is vLLM's module with its ``NONE_HASH``.
         """
 
-    def __call__(self, request: Any) -> list[Any]:
-        """Return the hashes of the blocks that became full since the last call.
-
-        ``self._extra_keys(request, start, num_blocks)`` gives the extra keys of a request with
-        images, LoRA, a salt or embedded prompts.
-        """
+    def __call__(self: HasherHooks, request: Any) -> list[Any]:
+        """Return the hashes of the blocks that became full since the last call."""
 
 @final
 class RequestGetState:

@@ -9,6 +9,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyModule, PyTuple};
 
+use crate::hooks::HasherHooks;
 use crate::request::{Named, RequestView, span};
 
 /// The memory of a hash as `bytes` of 32 in a tuple. Those of 16 take less.
@@ -93,8 +94,7 @@ impl RequestHasher {
         }
         let start = num_hashed * this.block_size;
         let extra_keys = if has_extra_keys(request, start)? {
-            let arguments = (request.object, start, num_full - num_hashed);
-            Some(slf.call_method1(intern!(py, "_extra_keys"), arguments)?)
+            Some(HasherHooks(slf).extra_keys(request.object, start, num_full - num_hashed)?)
         } else {
             None
         };

@@ -6,6 +6,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::hasher::RequestHasher;
 use crate::manager::{AllocatedBlocks, RustKVCacheManager};
 
 /// A manager as its derived Python class: `ManagerHooks` in the stub.
@@ -48,6 +49,22 @@ impl<'py> ManagerHooks<'_, 'py> {
         request: &Bound<'py, PyAny>,
     ) -> PyResult<(Option<String>, Bound<'py, PyAny>)> {
         self.0.call_method1(intern!(self.0.py(), "_client_hints"), (request,))?.extract()
+    }
+}
+
+/// A hasher as its derived Python class: `HasherHooks` in the stub.
+pub(crate) struct HasherHooks<'a, 'py>(pub(crate) &'a Bound<'py, RequestHasher>);
+
+impl<'py> HasherHooks<'_, 'py> {
+    /// Returns the extra keys of a request's blocks, from token `start` on.
+    pub(crate) fn extra_keys(
+        &self,
+        request: &Bound<'py, PyAny>,
+        start: usize,
+        num_blocks: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let arguments = (request, start, num_blocks);
+        self.0.call_method1(intern!(self.0.py(), "_extra_keys"), arguments)
     }
 }
 

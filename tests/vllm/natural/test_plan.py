@@ -17,7 +17,7 @@ from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
 from hybrid_blocks.vllm.level import CHECKPOINTS
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.natural import shown
+from hybrid_blocks.vllm.natural import logged_capacity
 from plan_oracle import RELEASE
 from vllm.distributed.utils import get_pp_indices
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
@@ -184,11 +184,11 @@ def test_what_is_said_of_vllms_own_plan_is_what_the_planner_says(
     engine = Engine(model, deployment, MEMORY, cache_config__user_specified_block_size=True)
     config = engine.kv_cache_config
     memory = config.kv_cache_tensors[0].size
-    theirs = shown.vllms_config(engine.config, config.kv_cache_groups, memory)
+    theirs = logged_capacity.vllms_config(engine.config, config.kv_cache_groups, memory)
     assert theirs is not None
     planned = plan_vllm(model, memory, deployment)
     assert theirs.num_blocks == planned.num_blocks
-    runs = shown.vllm_get_max_concurrency_for_kv_cache_config(engine.config, theirs)
+    runs = logged_capacity.vllm_get_max_concurrency_for_kv_cache_config(engine.config, theirs)
     assert runs == planned.max_concurrency
 
 
@@ -196,9 +196,9 @@ def test_vllms_own_plan_fills_the_same_bytes_where_the_user_sets_a_number_of_sla
     engine = Engine(load_model("Qwen3.5-27B"), Deployment(max_model_len=16_384), MEMORY)
     config = engine.kv_cache_config
     memory = config.kv_cache_tensors[0].size
-    free = shown.vllms_config(engine.config, config.kv_cache_groups, memory)
+    free = logged_capacity.vllms_config(engine.config, config.kv_cache_groups, memory)
     engine.config.cache_config.num_gpu_blocks_override = 60
-    fixed = shown.vllms_config(engine.config, config.kv_cache_groups, memory)
+    fixed = logged_capacity.vllms_config(engine.config, config.kv_cache_groups, memory)
     assert free is not None
     assert fixed is not None
     assert fixed.num_blocks == free.num_blocks != 60

@@ -192,7 +192,7 @@ def pulling(
     config = groups.natural_config(num_slabs, max_model_len)
     several = {
         "kv_connector": "HybridMultiConnector",
-        "kv_connector_module_path": "hybrid_blocks.offload.several",
+        "kv_connector_module_path": "hybrid_blocks.offload.multi",
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"connectors": [PULLS, OFFLOADS], "weights": weights},
     }

@@ -14,7 +14,7 @@ from hybrid_blocks.model import Layer, Model, load_model
 from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.natural import install, platform, refusal, shown, stages
+from hybrid_blocks.vllm.natural import install, logged_capacity, pipeline_stages, platform, refusal
 from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
@@ -217,12 +217,12 @@ def test_more_requests_than_slabs_are_warned_of_with_the_number(
             self.records.append(record.getMessage())
 
     heard = Notes()
-    monkeypatch.setattr(shown.logger, "level", logging.INFO)
-    shown.logger.manager._clear_cache()  # type: ignore[attr-defined]
+    monkeypatch.setattr(logged_capacity.logger, "level", logging.INFO)
+    logged_capacity.logger.manager._clear_cache()  # type: ignore[attr-defined]
     # Another test may have had the same said.
     for said_once in (vllm.logger._print_info_once, vllm.logger._print_warning_once):
         said_once.cache_clear()
-    with patch.object(shown.logger, "handlers", [heard]):
+    with patch.object(logged_capacity.logger, "handlers", [heard]):
         engine = Engine(
             load_model("Nemotron-H-47B"),
             DEPLOYMENT,
@@ -262,7 +262,7 @@ def test_a_stage_that_cannot_read_slabs_keeps_them_from_the_others() -> None:
         return [own, {f"{name}.next": replace(spec, block_stride_alignment=refusal.DENSE_ONLY)}]
 
     alone = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
-    with patch.object(stages, "gathered", gathered):
+    with patch.object(pipeline_stages, "gathered", gathered):
         engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY)
     assert alone.config.cache_config.block_size == 16
     assert engine.config.cache_config.block_size == 784
@@ -283,6 +283,8 @@ def test_a_stage_without_attention_sizes_blocks_for_the_backends_of_the_others()
     states = {n: one for n, one in engine.layers.items() if isinstance(one, StateLayer)}
     engine.config.compilation_config.static_forward_context = states
     assert Platform._find_non_ssm_backends(engine.config) == []
-    with patch.object(stages, "gathered", lambda _, own: [own, [PackedBackend], [PackedBackend]]):
+    with patch.object(
+        pipeline_stages, "gathered", lambda _, own: [own, [PackedBackend], [PackedBackend]]
+    ):
         found: list[Any] = Platform._find_non_ssm_backends(engine.config)
     assert found == [PackedBackend]

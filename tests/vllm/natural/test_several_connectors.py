@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hybrid_blocks.offload.several import connector as several
+from hybrid_blocks.offload.multi import connector as multi_connector
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
     MultiKVConnectorWorkerMetadata,
@@ -26,7 +26,7 @@ def attach(config: VllmConfig, host_chunks: int) -> None:
     """Give an engine both; the second has little room."""
     config.kv_transfer_config = KVTransferConfig(
         kv_connector="HybridMultiConnector",
-        kv_connector_module_path="hybrid_blocks.offload.several",
+        kv_connector_module_path="hybrid_blocks.offload.multi",
         kv_role="kv_both",
         kv_connector_extra_config={
             "connectors": [
@@ -95,7 +95,7 @@ def test_whichever_is_chosen_every_request_reads_what_its_tokens_wrote(
 ) -> None:
     draw = Random(5)
     monkeypatch.setattr(
-        several, "soonest", lambda offers, *_: draw.choice([*offers, *offers, None])
+        multi_connector, "soonest", lambda offers, *_: draw.choice([*offers, *offers, None])
     )
     options: dict[str, Any] = {"attach": attach, "worker_cls": HostsWorker}
     options |= {"is_async": is_async, "is_one_call": is_one_call, "host_chunks": 600}

@@ -55,7 +55,7 @@ from hybrid_blocks.tools.doctor.features import (
     asked,
     transfer,
 )
-from hybrid_blocks.vllm.natural import planning, shown
+from hybrid_blocks.vllm.natural import logged_capacity, planning
 from hybrid_blocks.vllm.specs import make
 from hybrid_blocks.weightless import make_scheduler, model_config
 
@@ -293,7 +293,7 @@ class Engine:
         return found
 
     def _planned(self, specs: Mapping[str, KVCacheSpec]) -> KVCacheConfig:
-        inflated = shown.with_stock_blocks(self.config, dict(specs))
+        inflated = logged_capacity.with_stock_blocks(self.config, dict(specs))
         plan = planning().stock_config
         try:
             planned: KVCacheConfig = plan(self.config, inflated, _ENOUGH_BYTES)

@@ -28,12 +28,12 @@ CONNECTORS: Mapping[str, str] = MappingProxyType(
 
 OFFLOADING: Final = "HybridOffloadingConnector"
 _PULLS: Final = "HybridNixlConnector"
-_SEVERAL: Final = "HybridMultiConnector"
+_MULTI: Final = "HybridMultiConnector"
 OURS: Mapping[str, str] = MappingProxyType(
     {
         OFFLOADING: "hybrid_blocks.offload.connector",
         _PULLS: "hybrid_blocks.offload.nixl",
-        _SEVERAL: "hybrid_blocks.offload.several",
+        _MULTI: "hybrid_blocks.offload.multi",
     }
 )
 """This package's connectors and their modules."""
@@ -51,7 +51,7 @@ def transfer(
     name: str, extra: Mapping[str, Any], stands: Mapping[str, str] = _NONE
 ) -> dict[str, Any]:
     """Return the ``kv_transfer_config`` of a connector. Others may stand for those in it."""
-    if name == _SEVERAL:
+    if name == _MULTI:
         extra = {"connectors": [transfer(it, extra, stands) for it in _LISTED]}
     name = stands.get(name, name)
     return {

@@ -11,6 +11,6 @@ def planning() -> ModuleType:
         from hybrid_blocks.vllm.natural import builder  # noqa: PLC0415 - for these releases only
 
         return builder
-    from hybrid_blocks.vllm.natural import functions  # noqa: PLC0415 - for these releases only
+    from hybrid_blocks.vllm.natural import planning_functions  # noqa: PLC0415 - for these releases only
 
-    return functions
+    return planning_functions

@@ -9,7 +9,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheS
 
 from hybrid_blocks.vllm.manager.kv_cache_manager import note_refusal
 from hybrid_blocks.vllm.natural import groups as natural
-from hybrid_blocks.vllm.natural import refusal, stages
+from hybrid_blocks.vllm.natural import pipeline_stages, refusal
 
 vllm_max_memory_usage_bytes_from_groups = kv_cache_planning._max_memory_usage_bytes_from_groups
 vllm_project_kv_cache_groups_to_worker = kv_cache_planning._project_kv_cache_groups_to_worker
@@ -30,7 +30,7 @@ class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
         return natural.make_groups(
             kv_cache_spec,
             checkpoint_format,
-            stages.stage_of(),
+            pipeline_stages.stage_of(),
             vllm_config.parallel_config.decode_context_parallel_size,
         )
 
@@ -69,11 +69,11 @@ FUNCTIONS = (
     (vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),
     (
         vllm_project_kv_cache_groups_to_worker,
-        stages.keeping_all(vllm_project_kv_cache_groups_to_worker),
+        pipeline_stages.keeping_all(vllm_project_kv_cache_groups_to_worker),
     ),
     (
         vllm_get_global_kv_cache_groups,
-        stages.knowing_stages(vllm_get_global_kv_cache_groups),
+        pipeline_stages.knowing_stages(vllm_get_global_kv_cache_groups),
     ),
 )
 """vLLM's functions and their replacements."""

@@ -6,7 +6,7 @@ from typing import Any
 from vllm.platforms.interface import Platform
 
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.natural import planning, platform, reserved, scheduling, shown
+from hybrid_blocks.vllm.natural import logged_capacity, planning, platform, reserved, scheduling
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler.hooks import replace, when_made
 from hybrid_blocks.vllm.swap import back, swap
@@ -30,8 +30,8 @@ def _functions() -> tuple[tuple[Any, Any], ...]:
     return (
         (platform.vllm_customize_attention_spec, platform.customize_attention_spec),
         (
-            shown.vllm_get_max_concurrency_for_kv_cache_config,
-            shown.get_max_concurrency_for_kv_cache_config,
+            logged_capacity.vllm_get_max_concurrency_for_kv_cache_config,
+            logged_capacity.get_max_concurrency_for_kv_cache_config,
         ),
         *planning().FUNCTIONS,
     )

@@ -10,7 +10,7 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheSpec
 from vllm.v1.worker import utils
 
 from hybrid_blocks.arithmetic import round_up
-from hybrid_blocks.vllm.natural import refusal, stages
+from hybrid_blocks.vllm.natural import pipeline_stages, refusal
 
 vllm_customize_attention_spec = utils.customize_attention_spec
 vllm_align_hybrid_block_size: Any = Platform.__dict__["_align_hybrid_block_size"]
@@ -30,7 +30,7 @@ def find_non_ssm_backends(
     A stage without attention would else size nothing, and leave the others waiting for its specs.
     """
     own = vllm_find_non_ssm_backends.__func__(cls, vllm_config)
-    held = stages.gathered(vllm_config, own)
+    held = pipeline_stages.gathered(vllm_config, own)
     return list(dict.fromkeys(backend for backends in held for backend in backends))
 
 
@@ -44,7 +44,7 @@ def align_hybrid_block_size(
     before = cache.block_size, cache.mamba_block_size, cache.mamba_page_size_padded
     size_blocks(cls, vllm_config, backend_cls)
     specs: dict[str, KVCacheSpec] = {}
-    for held in stages.gathered(vllm_config, get_kv_cache_spec(vllm_config)):
+    for held in pipeline_stages.gathered(vllm_config, get_kv_cache_spec(vllm_config)):
         specs |= held
     if refusal.reason(vllm_config, specs) is None:
         return

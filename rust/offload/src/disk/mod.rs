@@ -5,7 +5,7 @@ mod entry;
 mod evict;
 mod files;
 mod format;
-mod house;
+mod housekeeping;
 mod index;
 mod jobs;
 mod leftovers;

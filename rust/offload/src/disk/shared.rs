@@ -49,7 +49,7 @@ impl Disk {
     ) -> Self {
         let (tier, housekeeping) = (Mutex::new(tier), Mutex::new(()));
         let disk = Self { tier, reads, writes, storage, housekeeping };
-        disk.keep_house(false);
+        disk.make_room(false);
         disk
     }
 
@@ -66,7 +66,7 @@ impl Disk {
     /// Writes chunks: name, tokens and bytes each.
     pub fn store(&self, chunks: &[(Key, u32, &[u8])]) -> StoreReport {
         let num_written = self.write(chunks, false);
-        self.keep_house(false);
+        self.make_room(false);
         StoreReport { num_written, num_skipped: chunks.len() - num_written }
     }
 
@@ -89,7 +89,7 @@ impl Disk {
                     let is_made = if is_move {
                         self.make_segment(false).is_ok()
                     } else {
-                        self.keep_house(true)
+                        self.make_room(true)
                     };
                     if is_made {
                         continue;
@@ -138,7 +138,7 @@ impl Disk {
     /// Seals the current segment too, so that a restart has no file to read through.
     pub fn close(&self) {
         self.tier().close_current();
-        self.keep_house(false);
+        self.make_room(false);
     }
 }
 

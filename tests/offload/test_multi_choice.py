@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from hybrid_blocks.connector import Connector
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.offload.multi.child import Child
+from hybrid_blocks.offload.multi.choice import Offer, soonest
+from hybrid_blocks.offload.multi.options import Options
 from hybrid_blocks.offload.rates import RETRY_AFTER
-from hybrid_blocks.offload.several.child import Child
-from hybrid_blocks.offload.several.choice import Offer, soonest
-from hybrid_blocks.offload.several.options import Options
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,7 +125,7 @@ OURS = {
     "kv_connector": "OffloadingConnector",
     "kv_connector_extra_config": {"spec_name": "HybridOffloadingSpec"},
 }
-SEVERAL = "hybrid_blocks.offload.several"
+SEVERAL = "hybrid_blocks.offload.multi"
 PULLS = {
     "kv_connector": "HybridNixlConnector",
     "kv_connector_module_path": "hybrid_blocks.offload.nixl",

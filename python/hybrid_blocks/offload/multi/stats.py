@@ -12,7 +12,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKV
 from vllm.logger import init_logger
 
 from hybrid_blocks.metrics import SEVERAL_COUNTERS, SEVERAL_GAUGES
-from hybrid_blocks.offload.several.child import Child
+from hybrid_blocks.offload.multi.child import Child
 
 logger = init_logger("vllm.hybrid_blocks")
 

@@ -20,12 +20,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
 from vllm.logger import init_logger
 
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.offload.multi import stats
+from hybrid_blocks.offload.multi.child import Child, Load
+from hybrid_blocks.offload.multi.choice import Offer, soonest
+from hybrid_blocks.offload.multi.loaded_bytes import LoadedBytes
+from hybrid_blocks.offload.multi.options import Options
 from hybrid_blocks.offload.rates import ComputeRate
-from hybrid_blocks.offload.several import stats
-from hybrid_blocks.offload.several.child import Child, Load
-from hybrid_blocks.offload.several.choice import Offer, soonest
-from hybrid_blocks.offload.several.loaded_bytes import LoadedBytes
-from hybrid_blocks.offload.several.options import Options
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

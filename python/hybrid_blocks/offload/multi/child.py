@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from hybrid_blocks.offload.multi.choice import Offer
 from hybrid_blocks.offload.rates import RETRY_AFTER, Read, ReadRate
-from hybrid_blocks.offload.several.choice import Offer
 
 _FAILURES_IN_A_ROW: Final = 3
 """A child rests after this number of errors in a row."""

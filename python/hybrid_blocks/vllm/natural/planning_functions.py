@@ -9,7 +9,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheS
 
 from hybrid_blocks.vllm.manager.kv_cache_manager import note_refusal
 from hybrid_blocks.vllm.natural import groups as natural
-from hybrid_blocks.vllm.natural import refusal, stages
+from hybrid_blocks.vllm.natural import pipeline_stages, refusal
 
 _utils: Any = kv_cache_utils
 vllm_get_kv_cache_groups: Callable[..., list[KVCacheGroupSpec]] = _utils.get_kv_cache_groups
@@ -37,7 +37,7 @@ def get_kv_cache_groups(
     groups = natural.make_groups(
         kv_cache_spec,
         checkpoint_format,
-        stages.stage_of(),
+        pipeline_stages.stage_of(),
         vllm_config.parallel_config.decode_context_parallel_size,
     )
     _utils._annotate_eagle_groups(
@@ -84,9 +84,9 @@ FUNCTIONS = (
     (vllm_max_memory_usage_bytes_from_groups, max_memory_usage_bytes_from_groups),
     (
         vllm_project_kv_cache_groups_to_worker,
-        stages.keeping_all(vllm_project_kv_cache_groups_to_worker),
+        pipeline_stages.keeping_all(vllm_project_kv_cache_groups_to_worker),
     ),
-    (vllm_get_kv_cache_configs, stages.knowing_stages(vllm_get_kv_cache_configs)),
+    (vllm_get_kv_cache_configs, pipeline_stages.knowing_stages(vllm_get_kv_cache_configs)),
 )
 """vLLM's functions and their replacements."""
 

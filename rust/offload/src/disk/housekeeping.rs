@@ -15,7 +15,7 @@ const MOST_TRIES: u32 = 100;
 impl Disk {
     /// Seals full segments and evicts until there is room for a new one, and makes that if it is wanted.
     /// Returns whether there is a segment to write to, where one was wanted.
-    pub(super) fn keep_house(&self, wants_segment: bool) -> bool {
+    pub(super) fn make_room(&self, wants_segment: bool) -> bool {
         let _guard = lock(&self.housekeeping);
         if wants_segment && self.tier().has_current() {
             return true; // another thread has made one
