@@ -48,6 +48,7 @@ def manager_of(setup: dict[str, Any]) -> BlockManager:
         enable_events=True,
         placement=CheckpointPolicy(setup["placement"]),
         max_in_flight_tokens=12,
+        prefill_checkpoint_alignment=setup.get("prefill_checkpoint_alignment"),
         **memory,
     )
 
@@ -118,7 +119,8 @@ def test_recorded_operations_are_answered_as_by_the_core(binary: Path, path: Pat
 def test_every_call_of_the_core_is_one_that_python_has(binary: Path) -> None:
     rng = np.random.default_rng(7)
     made = {call for _ in range(40) for call in repeat(binary, rng.bytes(SETUP_BYTES + 480))}
-    others = {"take_copies", "chunk", "reset", "tick", "set_hint", "set_session_hint"}
+    others = {"chunk", "reset", "tick", "set_hint", "set_session_hint"}
+    others |= {"take_copies", "take_prefill_checkpoints"}
     assert {*ARGUMENTS, *others} <= made
 
 

@@ -342,8 +342,9 @@ class BlockManager:
     ``hasher`` gives the hash block size and the digests. ``max_in_flight_tokens`` is the most
     tokens of one request in all steps in flight; it bounds what windowed groups hold. No request is
     longer than ``max_request_tokens``, or than what fits alone. An admission beside other requests
-    leaves ``watermark`` blocks (slabs of an arena) free. The decisions are those of level
-    ``natural``.
+    leaves ``watermark`` blocks (slabs of an arena) free. An engine whose forward passes can keep
+    states at multiples of ``prefill_checkpoint_alignment`` tokens after the start of a chunk gives
+    that number; for others chunks end at checkpoints. The decisions are those of level ``natural``.
 
     Batched calls take ``handles``, an int64 array of shape ``[n]``, and as many int32 values;
     arrays are read where they lie. Every call does its whole work or changes nothing. The manager
@@ -367,6 +368,7 @@ class BlockManager:
         max_in_flight_tokens: int = 1073741824,
         max_request_tokens: int | None = None,
         watermark: int = 0,
+        prefill_checkpoint_alignment: int | None = None,
     ) -> BlockManager: ...
     def add_request(
         self,
@@ -467,6 +469,14 @@ class BlockManager:
         A row is ``(group, src, dst)``; no block is both read and written. Where checkpoints have
         pools of their own, the pools of both blocks follow: ``[n, 5]``. Between two pools the copy
         converts.
+        """
+
+    def take_prefill_checkpoints(self) -> npt.NDArray[np.int64]:
+        """Return states to keep from inside the next forward pass, shape ``[n, 5]``.
+
+        A row is ``(handle, group, position, src, dst)``. After ``position`` tokens of the request
+        the pass copies its running state, in block ``src``, to block ``dst``. The pass follows the
+        copies. It is to be recorded with `advance`; the states can be hit after the next `tick`.
         """
 
     def allocate(self, handles: _Handles, num_new_tokens: _Counts, lookahead: int = 0) -> int:

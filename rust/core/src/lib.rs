@@ -22,7 +22,7 @@ mod store;
 
 pub use batch::{BlockManager, Config, Hashing, Stats};
 pub use engine::hit::{Hit, HitLimit};
-pub use engine::{BlockCopy, ByteSizes, CacheEvent, ReservedBytes, Residency};
+pub use engine::{BlockCopy, ByteSizes, CacheEvent, PrefillCheckpoint, ReservedBytes, Residency};
 pub use error::{Error, Unit};
 pub use group::{GroupBlocks, GroupKind, GroupSpec, Role, Storage};
 pub use hybrid_blocks_hash as hash;

@@ -87,10 +87,12 @@ pub fn longest_request_finishes_alone(setup: &Setup, steps: &[u32]) -> Check {
             num_steps = 0;
             // The step ends and its copies are made, so their sources have no owner when the request comes back.
             system.take_copies().map_err(|error| error.to_string())?;
+            system.take_prefill_checkpoints();
             computed = system.match_prefix(handle).map_err(|error| error.to_string())?;
             continue;
         }
         system.take_copies().map_err(|error| error.to_string())?;
+        system.take_prefill_checkpoints();
         system.advance(&[handle], &[step]).map_err(|error| error.to_string())?;
         computed += step;
     }

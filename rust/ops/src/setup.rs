@@ -21,6 +21,9 @@ pub struct Setup {
     pub blocks_per_slab: Vec<u32>,
     /// Where states are kept, as `CheckpointPolicy` reads it.
     pub placement: String,
+    /// Distances inside a chunk at which a worker can keep states; none where chunks end for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_checkpoint_alignment: Option<u32>,
 }
 
 /// Configuration of one group.
@@ -145,6 +148,9 @@ impl Part for Setup {
             blocks_per_slab,
             placement: placement([18, 19, 20, 21, 22].map(|at| bytes[at].into()))
                 + &format_text(format),
+            prefill_checkpoint_alignment: (format == "full")
+                .then(|| INSIDE[number(17, 4) as usize])
+                .flatten(),
         }
     }
 }
@@ -180,6 +186,9 @@ fn kind_of(kind: u8, size: u8, plain: bool) -> GroupKind {
         _ => GroupKind::State { slots: 1 + size % 3 },
     }
 }
+
+/// Half of the setups that convert no checkpoint keep them from inside chunks.
+pub(crate) const INSIDE: [Option<u32>; 4] = [None, Some(1), None, Some(2)];
 
 /// A third of the setups keep checkpoints in another format.
 const FORMATS: [&str; 9] = ["full", "bf16", "full", "full", "fp8", "full", "full", "int8", "full"];

@@ -2,7 +2,7 @@
 
 use hybrid_blocks::{
     BlockCopy, BlockId, BlockManager, BlockStore, ByteSizes, CacheEvent, Config, Digest, Error,
-    GroupId, GroupSpec, Hint, PoolId, ReservedBytes, Stats, Store,
+    GroupId, GroupSpec, Hint, PoolId, PrefillCheckpoint, ReservedBytes, Stats, Store,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -89,6 +89,12 @@ fn copies(copies: &[BlockCopy], keeps_apart: bool) -> Vec<Vec<u32>> {
     copies.iter().map(row).collect()
 }
 
+/// A prefill checkpoint as Python gets it.
+fn row(it: &PrefillCheckpoint) -> Vec<u64> {
+    let ids = [it.group.0, it.position, it.src.0, it.dst.0].map(u64::from);
+    [[it.handle].as_slice(), &ids].concat()
+}
+
 impl System {
     pub(crate) fn new(setup: &Setup) -> Self {
         let store = if setup.blocks_per_slab.is_empty() {
@@ -101,6 +107,7 @@ impl System {
             enable_events: true,
             checkpoints: setup.placement.parse().expect("a placement"),
             max_in_flight_tokens: Setup::max_in_flight_tokens(),
+            prefill_checkpoint_alignment: setup.prefill_checkpoint_alignment,
             kept_pools: setup.groups.iter().map(|it| it.kept_pool.map(PoolId)).collect(),
             ..Config::new(setup.groups.iter().map(spec).collect(), setup.hash_block_size)
         };
@@ -260,6 +267,15 @@ impl System {
         let done = || returned(&result, |it| json!(copies(it, keeps_apart)));
         self.note("take_copies", || json!([]), done);
         result
+    }
+
+    pub(crate) fn take_prefill_checkpoints(&mut self) -> Vec<PrefillCheckpoint> {
+        let taken = self.manager.take_prefill_checkpoints();
+        if !taken.is_empty() {
+            let told = || taken.iter().map(row).collect();
+            self.note("take_prefill_checkpoints", || json!([]), told);
+        }
+        taken
     }
 
     pub(crate) fn take_events(&mut self) -> Vec<CacheEvent> {

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use hybrid_blocks::hash::{Algorithm, BlockHasher};
-use hybrid_blocks::{BlockCopy, CacheEvent, Digest, Error, GroupKind, Hint, Stats};
+use hybrid_blocks::{
+    BlockCopy, CacheEvent, Digest, Error, GroupKind, Hint, PrefillCheckpoint, Stats,
+};
 
 use crate::memory::Memory;
 use crate::op::Op;
@@ -36,6 +38,8 @@ pub struct World {
     pub(crate) memory: Memory,
     /// How many blocks carry each key, as told.
     pub(crate) stored: BTreeMap<(u32, Digest), u32>,
+    /// States that the next forward pass keeps.
+    pub(crate) inside: Vec<PrefillCheckpoint>,
     hasher: BlockHasher,
     num_added: u32,
     /// Whether a request was admitted in the step at hand: it may have hit what others compute in it.
@@ -51,6 +55,7 @@ impl World {
             setup: setup.clone(),
             requests: Vec::new(),
             stored: BTreeMap::new(),
+            inside: Vec::new(),
             hasher: BlockHasher::new(Algorithm::Xxhash),
             num_added: 0,
             has_admitted: false,
@@ -240,6 +245,7 @@ impl World {
             requests.map(|(at, it)| (at, it.entered.saturating_sub(it.computed))).collect();
         self.run_copies()?;
         self.forward(&batch)?;
+        self.keep_inside(&batch)?;
         let (picked, counts): (Vec<usize>, Vec<u32>) = batch.iter().copied().unzip();
         self.system
             .advance(&self.handles(&picked), &counts)
@@ -285,6 +291,26 @@ impl World {
             for token in request.computed..request.computed + n {
                 self.look_at_tokens(request, token)?;
             }
+        }
+        Ok(())
+    }
+
+    /// States are kept from inside the pass that was run.
+    fn keep_inside(&mut self, batch: &[(usize, u32)]) -> Check {
+        for it in std::mem::take(&mut self.inside) {
+            let PrefillCheckpoint { handle, group, position, src, dst } = it;
+            let own = batch.iter().find(|&&(at, _)| self.requests[at].handle == handle);
+            let Some(&(at, n)) = own else {
+                return Err(format!("{it:?} of a request that computes nothing"));
+            };
+            let request = &self.requests[at];
+            let inside = request.computed + 1..request.computed + n;
+            ensure!(inside.contains(&position), "{it:?} outside {inside:?}");
+            let running = self.system.table(handle, group.0)[0];
+            ensure!(src == running, "{it:?} keeps another state than {running}");
+            let content = request.tokens.content(position) ^ u64::from(group.0);
+            let pool = self.setup.groups[group.index()].pool;
+            self.memory.write((pool, dst.0), 0, content);
         }
         Ok(())
     }
@@ -372,6 +398,7 @@ impl World {
         self.end_step_of(picked)?;
         let handles = self.handles(picked);
         self.system.preempt(&handles).map_err(|error| format!("preempt: {error}"))?;
+        self.inside.retain(|it| !handles.contains(&it.handle));
         for &at in picked {
             self.requests[at].preempted();
         }
@@ -382,6 +409,7 @@ impl World {
         self.end_step_of(picked)?;
         let handles = self.handles(picked);
         self.system.free(&handles).map_err(|error| format!("free: {error}"))?;
+        self.inside.retain(|it| !handles.contains(&it.handle));
         self.requests.retain(|request| !handles.contains(&request.handle));
         for handle in handles {
             let gone = Err(Error::UnknownRequest { handle });
@@ -401,6 +429,11 @@ impl World {
         let copies = self.system.take_copies().map_err(|error| format!("copies: {error}"))?;
         ensure!(copies.is_empty() || !self.setup.is_plain(), "nothing asked for {copies:?}");
         self.copy(&copies);
+        let inside = self.system.take_prefill_checkpoints();
+        let states = |it: &PrefillCheckpoint| self.setup.groups[it.group.index()].kind;
+        let is_state = |it| matches!(states(it), GroupKind::State { .. });
+        ensure!(inside.iter().all(is_state), "other blocks are kept inside a chunk: {inside:?}");
+        self.inside.extend(inside);
         self.check_checkpoints()?;
         Ok(copies.len())
     }

@@ -65,6 +65,7 @@ fn a_request_that_runs_alone_leaves_no_copies_where_its_next_block_goes() {
         num_slabs: 24,
         blocks_per_slab: vec![1, 3],
         placement: "learned/finish=true/follow_every=0/every=1/max_per_request=2/format=fp8".into(),
+        prefill_checkpoint_alignment: None,
     };
     let steps = [vec![1, 11, 5], vec![1; 37]].concat();
     assert_eq!(longest_request_finishes_alone(&setup, &steps), Ok(()));
@@ -81,6 +82,7 @@ fn a_chunk_that_begins_inside_a_block_has_room_for_its_last_tokens() {
         num_slabs: 8,
         blocks_per_slab: vec![1],
         placement: "learned/finish=true/follow_every=0/every=0/max_per_request=0".into(),
+        prefill_checkpoint_alignment: None,
     };
     let steps = [
         6, 7, 2, 6, 3, 7, 2, 3, 3, 4, 10, 6, 12, 2, 12, 1, 12, 4, 4, 2, 2, 4, 9, 12, 1, 5, 3, 2, 2,
@@ -97,6 +99,7 @@ fn run(groups: Vec<Group>, events: Vec<Op>) {
         num_slabs: 12,
         blocks_per_slab: vec![],
         placement: "fixed:0/finish=false/max_per_request=0".into(),
+        prefill_checkpoint_alignment: None,
     };
     assert_eq!(Input { setup, events }.run().map(drop), Ok(()));
 }

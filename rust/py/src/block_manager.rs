@@ -10,7 +10,10 @@ use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_
 use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
 use crate::hint::client;
-use crate::reports::{copies_array, events_list, num_free_blocks, num_live_blocks, stats_dict};
+use crate::reports::{
+    copies_array, events_list, num_free_blocks, num_live_blocks, prefill_checkpoints_array,
+    stats_dict,
+};
 use hybrid_blocks_interop::Guarded;
 use hybrid_blocks_interop::PyBlockHasher;
 use hybrid_blocks_interop::{core_error, integrity_error, invalid_argument, optional_hint};
@@ -29,7 +32,8 @@ impl BlockManager {
     #[pyo3(signature = (
         groups, hasher, *, num_blocks = None, num_slabs = None, blocks_per_slab = None,
         enable_caching = true, enable_events = false, placement = None,
-        max_in_flight_tokens = 1_073_741_824, max_request_tokens = None, watermark = 0
+        max_in_flight_tokens = 1_073_741_824, max_request_tokens = None, watermark = 0,
+        prefill_checkpoint_alignment = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the constructor")]
     fn new(
@@ -44,6 +48,7 @@ impl BlockManager {
         #[pyo3(from_py_with = size)] max_in_flight_tokens: u32,
         #[pyo3(from_py_with = optional_size)] max_request_tokens: Option<u32>,
         #[pyo3(from_py_with = size)] watermark: u32,
+        #[pyo3(from_py_with = optional_size)] prefill_checkpoint_alignment: Option<u32>,
     ) -> PyResult<Self> {
         let store = new_store(num_blocks, num_slabs, blocks_per_slab)?;
         let (hash_block_size, algorithm, seed) = hasher.get().settings(hasher.py())?;
@@ -58,6 +63,7 @@ impl BlockManager {
             max_in_flight_tokens,
             max_request_tokens,
             watermark,
+            prefill_checkpoint_alignment,
         };
         let keeps_apart = config.kept_pools.iter().any(Option::is_some);
         let manager = core::BlockManager::new(store, config).map_err(core_error)?;
@@ -141,6 +147,14 @@ impl BlockManager {
     fn take_copies<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<i32>>> {
         let copies = self.manager.call(py, core::BlockManager::take_copies)?;
         copies_array(py, &copies, self.keeps_apart)
+    }
+
+    fn take_prefill_checkpoints<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Bound<'py, PyArray2<i64>>> {
+        let taken = self.manager.with(py, core::BlockManager::take_prefill_checkpoints)?;
+        prefill_checkpoints_array(py, &taken)
     }
 
     #[pyo3(signature = (handles, num_new_tokens, lookahead = 0))]

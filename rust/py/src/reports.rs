@@ -1,7 +1,9 @@
 //! Reports of managers on their blocks, as Python objects.
 
 use hybrid_blocks::hash::Algorithm;
-use hybrid_blocks::{BlockCopy, BlockStore, CacheEvent, Error, HitLimit, PoolId, Stats, Store};
+use hybrid_blocks::{
+    BlockCopy, BlockStore, CacheEvent, Error, HitLimit, PoolId, PrefillCheckpoint, Stats, Store,
+};
 use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
@@ -68,6 +70,19 @@ pub(crate) fn copies_array<'py>(
         return rows_array(py, copies.iter().map(row));
     }
     rows_array(py, copies.iter().map(|it| [it.group.0, it.src.0, it.dst.0]))
+}
+
+/// Prefill checkpoints as an int64 array `[n, 5]` of handle, group, position, source and destination.
+pub(crate) fn prefill_checkpoints_array<'py>(
+    py: Python<'py>,
+    checkpoints: &[PrefillCheckpoint],
+) -> PyResult<Bound<'py, PyArray2<i64>>> {
+    let row = |it: &PrefillCheckpoint| {
+        let ids = [it.group.0, it.position, it.src.0, it.dst.0].map(i64::from);
+        [[it.handle.cast_signed()].as_slice(), &ids].concat()
+    };
+    let flat: Vec<i64> = checkpoints.iter().flat_map(row).collect();
+    PyArray1::from_vec(py, flat).reshape([checkpoints.len(), 5])
 }
 
 /// Rows of ids as an int32 array `[n, N]`.

@@ -67,6 +67,9 @@ class EngineConfig:
         reject_too_large: leave out requests that the empty pool could not hold, instead of
             refusing the replay.
         step_time: the virtual duration of a step.
+        prefill_checkpoint_alignment: tokens that divide the distance from a chunk's start to a
+            state that a forward pass keeps from inside it; None if chunks end there. It takes no
+            time.
     """
 
     max_num_seqs: int = 256
@@ -74,6 +77,7 @@ class EngineConfig:
     watermark: float = 0.01
     reject_too_large: bool = False
     step_time: StepTime = field(default_factory=StepTime)
+    prefill_checkpoint_alignment: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):

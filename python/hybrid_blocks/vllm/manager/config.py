@@ -30,6 +30,12 @@ class NaturalKVCacheConfig(KVCacheConfig):
     checkpoint_interval: int | None = None
     """Tokens between states that are kept besides those that the rules place; ``None`` for none."""
 
+    prefill_checkpoint_alignment: int | None = None
+    """Tokens that divide the distance from a chunk's start to a state that workers keep inside it.
+
+    ``None`` where workers keep states at the ends of chunks only.
+    """
+
     def kept_pool_of(self, group: int) -> int:
         """Return the pool of the blocks that a group's keys name."""
         kept = self.kept_pools[group] if self.kept_pools else None

@@ -62,6 +62,8 @@ class Geometry:
     watermark_blocks: int
     checkpoints: str | None = None
     """The placement of checkpoints over slabs; ``None`` as vLLM places them."""
+    prefill_checkpoint_alignment: int | None = None
+    """Distances inside a chunk at which a forward keeps states; ``None`` if chunks end there."""
     zeroes_blocks: bool = False
 
 

@@ -104,6 +104,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             # Copies of states, and the windows that are kept, are placed by our own rules.
             retention_interval=interval if places_checkpoints else None,
             checkpoints=self._checkpoints if places_checkpoints else None,
+            prefill_checkpoint_alignment=self.kv_cache_config.prefill_checkpoint_alignment,
             zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,
             enable_events=geometry.enable_events or bool(self._states),
         )

@@ -37,6 +37,9 @@ pub struct Config {
     pub max_request_tokens: Option<u32>,
     /// Slabs (blocks of a fixed pool) that the admission of a request beside others leaves free.
     pub watermark: u32,
+    /// Tokens that divide the distance from a chunk's start to a state that the engine can keep from inside the chunk,
+    /// see [`crate::BlockManager::take_prefill_checkpoints`]; `None` where a chunk ends at each.
+    pub prefill_checkpoint_alignment: Option<u32>,
 }
 
 impl Config {
@@ -56,6 +59,7 @@ impl Config {
             max_in_flight_tokens: 8_192,
             max_request_tokens: None,
             watermark: 0,
+            prefill_checkpoint_alignment: None,
         }
     }
 }

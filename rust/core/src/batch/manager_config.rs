@@ -68,6 +68,7 @@ pub(super) fn manager_config(
         enable_events: config.enable_events,
         checkpoints: places.then_some(config.checkpoints),
         watermark_blocks: config.watermark,
+        prefill_checkpoint_alignment: config.prefill_checkpoint_alignment.filter(|_| has_states),
         ..ManagerConfig::new(
             groups.collect(),
             lookup(config, has_states),

@@ -1,9 +1,9 @@
 //! What a step asks for: hits, chunks, room, copies, and what became of them.
 
 use super::{BlockManager, Match, Rest, Row};
-use crate::engine::BlockCopy;
 use crate::engine::hit::Hit;
 use crate::engine::requests::known_row;
+use crate::engine::{BlockCopy, PrefillCheckpoint};
 use crate::error::Error;
 use crate::rules::vllm::{AllocateArgs, RequestProgress};
 use crate::store::Store;
@@ -11,7 +11,9 @@ use crate::store::Store;
 impl BlockManager {
     /// A step begins.
     pub fn tick(&mut self) {
-        self.core.start_step();
+        let rows = &self.rows;
+        self.core
+            .start_step_after(|it| it.position <= rows[known_row(it.handle)].progress.num_computed);
     }
 
     /// Returns true if a running request is about to leave a checkpoint that this one can resume from. Requests
@@ -188,6 +190,12 @@ impl BlockManager {
     /// [`Error::InvalidArgument`] where a block is to be read and overwritten in one step.
     pub fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
         self.core.take_disjoint_copies()
+    }
+
+    /// Returns the states to be kept from inside the forward pass that runs after the copies, since the last call. Each
+    /// can be hit once [`BlockManager::advance`] has recorded the pass and the next step begins.
+    pub fn take_prefill_checkpoints(&mut self) -> Vec<PrefillCheckpoint> {
+        self.core.take_prefill_checkpoints()
     }
 
     /// Records that `num_tokens[i]` more tokens of each request were computed, or that a step was

@@ -13,10 +13,8 @@ impl<S: Store, R: RequestState> Engine<S, R> {
         let mut owners: Vec<Vec<u32>> = (0..store.num_pools())
             .map(|pool| vec![0; store.pool(PoolId(pool)).num_ids() as usize])
             .collect();
-        for copy in &self.cache.outbox.copies {
-            for (pool, block) in copy.blocks() {
-                owners[pool.index()][block.index()] += 1;
-            }
+        for (pool, block) in self.cache.outbox.owned_blocks() {
+            owners[pool.index()][block.index()] += 1;
         }
         for row in self.requests.taken() {
             for (group, table) in self.cache.groups.iter().zip(self.requests.tables(row)) {

@@ -15,7 +15,7 @@ pub(crate) mod requests;
 mod reserved;
 
 pub use lookup::LookupGroup;
-pub use outbox::{BlockCopy, CacheEvent, Residency};
+pub use outbox::{BlockCopy, CacheEvent, PrefillCheckpoint, Residency};
 pub use reserved::{ByteSizes, ReservedBytes};
 
 use crate::error::Error;

@@ -46,6 +46,17 @@ pub enum CacheEvent {
     Cleared,
 }
 
+impl CacheEvent {
+    /// Returns the request that stored content.
+    #[must_use]
+    pub fn handle(&self) -> Option<u64> {
+        match *self {
+            Self::Stored { handle, .. } | Self::StoredTail { handle, .. } => Some(handle),
+            _ => None,
+        }
+    }
+}
+
 /// Events of a block that residency metrics count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residency {
@@ -82,6 +93,33 @@ impl BlockCopy {
     }
 }
 
+/// A state to be kept from inside a forward pass: the worker writes what `src` holds after `position` tokens to `dst`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrefillCheckpoint {
+    /// The request whose prompt the pass computes.
+    pub handle: u64,
+    /// Group of both blocks.
+    pub group: GroupId,
+    /// Tokens up to the state.
+    pub position: u32,
+    /// Block of the request's running state.
+    pub src: BlockId,
+    /// Block that keeps the state.
+    pub dst: BlockId,
+}
+
+/// A prefill checkpoint whose block has no key yet. The block is owned until then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingCheckpoint {
+    pub(crate) checkpoint: PrefillCheckpoint,
+    /// Pool of both blocks.
+    pub(crate) pool: PoolId,
+    /// Key that the block gets in a later step.
+    pub(crate) key: Key,
+    /// Whether a worker was told to write it.
+    pub(crate) is_taken: bool,
+}
+
 /// Messages for others, sent at the end of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -92,10 +130,18 @@ pub(crate) struct Outbox {
     pub(crate) events: Vec<CacheEvent>,
     /// In the order in which they were asked for.
     pub(crate) copies: Vec<BlockCopy>,
+    /// By request, ascending by position.
+    pub(crate) checkpoints: Vec<PendingCheckpoint>,
     pub(crate) residency: Vec<(Residency, BlockId)>,
 }
 
 impl Outbox {
+    /// Returns the blocks that copies and checkpoints under way own, with their pools.
+    pub(crate) fn owned_blocks(&self) -> impl Iterator<Item = (PoolId, BlockId)> + '_ {
+        let kept = self.checkpoints.iter().map(|it| (it.pool, it.checkpoint.dst));
+        self.copies.iter().flat_map(BlockCopy::blocks).chain(kept)
+    }
+
     /// Notes blocks that got their first owner, and with a cache that what they held is gone.
     pub(crate) fn note_allocated(&mut self, blocks: &[BlockId], enable_caching: bool) {
         if !self.enable_residency {

@@ -5,7 +5,6 @@ use std::ops::Range;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Engine;
-use super::outbox::BlockCopy;
 use super::requests::RequestState;
 use crate::error::Error;
 use crate::group::{Group, Role};
@@ -29,7 +28,7 @@ pub struct ReservedBytes {
     pub needed: u64,
     /// Room in requests' blocks without such a token: behind the last one, for drafts, and before a window.
     pub unfilled: u64,
-    /// Blocks that only copies under way own.
+    /// Blocks that only copies and prefill checkpoints under way own.
     pub copies: u64,
     /// Blocks that outlive their request, such as those that a KV connector still reads.
     pub transfers: u64,
@@ -162,7 +161,7 @@ impl<S: Store, R: RequestState> Engine<S, R> {
     /// Blocks of a pool that only copies under way own.
     fn num_held_by_copies(&self, pool: PoolId) -> u64 {
         let mut owners: FxHashMap<BlockId, u32> = FxHashMap::default();
-        let blocks = self.cache.outbox.copies.iter().flat_map(BlockCopy::blocks);
+        let blocks = self.cache.outbox.owned_blocks();
         for (_, block) in blocks.filter(|&(other, _)| other == pool) {
             *owners.entry(block).or_default() += 1;
         }

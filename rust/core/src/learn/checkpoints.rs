@@ -55,6 +55,27 @@ impl Checkpoints {
         self.policy.next(plan, num_computed, self.grain)
     }
 
+    /// Returns a plan as it is once the next step has copied the checkpoint at `num_computed`, if one is wanted there.
+    pub(crate) fn after_copy(&self, plan: CheckpointPlan, num_computed: u32) -> CheckpointPlan {
+        let before = num_computed.checked_sub(1);
+        let is_due = before.is_some_and(|before| self.next(&plan, before) == Some(num_computed));
+        CheckpointPlan { num_taken: plan.num_taken + u32::from(is_due), ..plan }
+    }
+
+    /// The lengths after `num_computed`, up to `most`, at which checkpoints of the prompt are wanted.
+    pub(crate) fn places(
+        self,
+        mut plan: CheckpointPlan,
+        mut num_computed: u32,
+        most: u32,
+    ) -> impl Iterator<Item = u32> {
+        std::iter::from_fn(move || {
+            num_computed = self.next(&plan, num_computed).filter(|&next| next <= most)?;
+            plan.num_taken += 1;
+            Some(num_computed)
+        })
+    }
+
     /// Why a request leaves a checkpoint after `num_computed` tokens, if it does.
     pub(crate) fn reason(&self, trail: &CheckpointTrail, num_computed: u32) -> Option<Reason> {
         let (plan, before) = trail.plan.as_ref().zip(num_computed.checked_sub(1))?;

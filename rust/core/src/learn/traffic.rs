@@ -11,7 +11,8 @@ use crate::engine::hit::HitLimit;
 use crate::group::{Group, GroupKind};
 use crate::ids::{BlockId, PoolId};
 use crate::learn::places::{
-    Author, Authors, Beginning, Lengths, Placement, Pressure, Prompt, PromptClass,
+    Author, Authors, Beginning, Lengths, PREFILL_CHECKPOINT_TOKENS, Placement, Pressure, Prompt,
+    PromptClass,
 };
 use crate::pool::BlockStates;
 use crate::store::{EvictionOrder, Store};
@@ -99,6 +100,11 @@ impl Traffic {
             savings: Savings::default(),
             survival: 1.0,
         }
+    }
+
+    /// No chunk ends for a checkpoint, which costs less then.
+    pub(crate) fn end_no_chunks(&mut self) {
+        self.placement = self.placement.clone().with_place_tokens(PREFILL_CHECKPOINT_TOKENS);
     }
 
     /// Returns the tokens that divide the length of each hit.

@@ -301,6 +301,7 @@ fn config(config: &fixture::Config) -> ManagerConfig {
         drops_eagle_checkpoint: config.drops_eagle_checkpoint,
         shared_prefix_checkpoint: config.shared_prefix_checkpoint,
         watermark_blocks: config.watermark_blocks,
+        prefill_checkpoint_alignment: None,
         checkpoints: None,
     }
 }

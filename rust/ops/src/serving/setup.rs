@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::Engine;
 use super::event::Event;
 use crate::script::{Part, Setting};
-use crate::setup::{Group, format_text, placement};
+use crate::setup::{Group, INSIDE, format_text, placement};
 use crate::world::Check;
 
 /// How an engine is set up.
@@ -38,6 +38,9 @@ pub struct Setup {
     pub has_priorities: bool,
     /// Where else tokens come from.
     pub connector: Connector,
+    /// Distances inside a chunk at which a worker can keep states; none where chunks end for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefill_checkpoint_alignment: Option<u32>,
 }
 
 /// Way in which a KV connector loads.
@@ -163,6 +166,7 @@ impl Setup {
             grain
         };
         ManagerConfig {
+            prefill_checkpoint_alignment: self.prefill_checkpoint_alignment,
             checkpoints: self.placement.as_ref().map(|it| it.parse().expect("a placement")),
             ..ManagerConfig::new(
                 groups.collect(),
@@ -276,6 +280,9 @@ impl Part for Setup {
                 3 => Connector::Beside,
                 _ => Connector::BesideOrComputed,
             },
+            prefill_checkpoint_alignment: (places && !keeps_apart)
+                .then(|| INSIDE[bytes[30] as usize / 3 % INSIDE.len()])
+                .flatten(),
         };
         setup.num_slabs =
             1 + setup.enough_slabs() + setup.slabs_for_drafts() + number(28, 6) * number(29, 8);

@@ -1,9 +1,10 @@
 //! The worker's part of a step: zero, copy and compute.
 
 use hybrid_blocks::vllm::KvCacheManager;
-use hybrid_blocks::{BlockId, BlockStore, GroupKind, PoolId, Storage, Store};
+use hybrid_blocks::{BlockId, BlockStore, GroupKind, PoolId, PrefillCheckpoint, Storage, Store};
 
 use super::engine::Engine;
+use super::request::Request;
 use super::step::{Step, Work};
 use crate::memory::Place;
 use crate::setup::Group;
@@ -17,13 +18,39 @@ impl Engine {
         self.zero();
         self.copy()?;
         step.ended = self.go_on_loading();
+        let inside = self.prefill_checkpoints(step)?;
         for work in &mut step.work {
             // A request that was preempted in the step that it was scheduled in computes nothing.
             if let Some(at) = self.running.iter().position(|it| it.life() == work.life) {
                 self.compute_one(at, work)?;
             }
         }
+        inside.into_iter().for_each(|(place, content)| self.memory.write(place, 0, content));
         Ok(())
+    }
+
+    /// Where the step keeps states from inside its chunks, and what they are.
+    fn prefill_checkpoints(&mut self, step: &Step) -> Result<Vec<(Place, u64)>, String> {
+        let mut kept = Vec::new();
+        for it in self.manager.take_prefill_checkpoints() {
+            let PrefillCheckpoint { handle, group, position, src, dst } = it;
+            let is_own = |request: &&Request| self.manager.find(&request.id) == Some(handle);
+            let request = self.running.iter().find(is_own);
+            let work = |request: &Request| step.work.iter().find(|it| it.life == request.life());
+            let Some((request, work)) = request.and_then(|it| Some((it, work(it)?))) else {
+                return Err(format!("{it:?} of a request that computes nothing"));
+            };
+            let inside = request.num_written + 1..request.num_written + work.num_new;
+            ensure!(inside.contains(&position), "{it:?} outside {inside:?}");
+            ensure!(work.num_new > 1 + self.setup.num_drafts, "{it:?} in a step with drafts");
+            let running = self.manager.blocks(handle, group)[0];
+            ensure!(src == running, "{it:?} keeps another state than {running}");
+            let state = self.setup.groups[group.index()];
+            ensure!(!state.is_attention(), "{it:?} of attention");
+            let content = request.tokens.content(position) ^ u64::from(group.0);
+            kept.push((self.setup.place(&state, dst.0), content));
+        }
+        Ok(kept)
     }
 
     fn zero(&mut self) {

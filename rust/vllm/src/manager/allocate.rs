@@ -64,9 +64,13 @@ impl RustKVCacheManager {
         let progress = RequestProgress { is_waiting, ..progress };
         let progress = request.complete(progress, configured.heeds_boundary)?;
         let args = AllocateArgs { withheld_blocks: core.blocks.get().shortage(), ..*args };
-        let new = Core::change(slf, request, taken, |manager, handle| {
-            manager.allocate(handle, &progress, &args)
+        let (new, keeps_inside) = Core::change(slf, request, taken, |manager, handle| {
+            let new = manager.allocate(handle, &progress, &args)?;
+            Ok((new, manager.keeps_inside(handle).then_some(handle)))
         })?;
+        if let Some(handle) = keeps_inside.filter(|_| configured.enable_events) {
+            core.note_keeping(handle, request);
+        }
         Ok(new.map_or(Room::None, Room::New))
     }
 }

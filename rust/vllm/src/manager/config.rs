@@ -41,6 +41,7 @@ pub(super) struct ConfigFields {
     shared_prefix_checkpoint: bool,
     watermark_blocks: u32,
     checkpoints: Option<String>,
+    prefill_checkpoint_alignment: Option<u32>,
     pub(super) zeroes_blocks: bool,
 }
 
@@ -109,6 +110,7 @@ impl ConfigFields {
             shared_prefix_checkpoint: self.shared_prefix_checkpoint,
             watermark_blocks: self.watermark_blocks,
             checkpoints: self.checkpoints()?,
+            prefill_checkpoint_alignment: self.prefill_checkpoint_alignment,
         })
     }
 }

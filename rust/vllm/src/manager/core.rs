@@ -1,7 +1,7 @@
 //! [`Core`]: what a manager was started and configured with.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use hybrid_blocks::vllm::ManagerConfig;
 use hybrid_blocks::{BlockId, Digest, Error, Store};
@@ -29,6 +29,8 @@ pub(super) struct Core {
     /// States of requests that are to be admitted.
     pub(super) waiting: Vec<Py<PyAny>>,
     pub(super) configured: OnceLock<Configured>,
+    /// Requests whose prefill checkpoints get their keys when the next step begins, where events tell of that.
+    pub(super) keeping: Mutex<Vec<(u64, Py<PyAny>)>>,
 }
 
 /// Answers of the configuration that are asked for in every call.
@@ -275,5 +277,29 @@ impl Core {
             ManagerHooks(slf).note_residency(events::residency(py, &residency)?)?;
         }
         result.map_err(core_error)
+    }
+
+    /// Remembers a request that keeps states from inside its chunk.
+    pub(super) fn note_keeping(&self, handle: u64, request: &RequestView<'_, '_>) {
+        let request = request.object.clone().unbind();
+        self.keeping.lock().unwrap_or_else(PoisonError::into_inner).push((handle, request));
+    }
+
+    /// Begins a step. Tells of the states that were kept in the last one, each with its request.
+    pub(super) fn start_step(slf: &Bound<'_, RustKVCacheManager>) -> PyResult<()> {
+        let (py, (core, _)) = (slf.py(), RustKVCacheManager::core(slf)?);
+        let keeping =
+            std::mem::take(&mut *core.keeping.lock().unwrap_or_else(PoisonError::into_inner));
+        let changes = core.engine().manager(py, |manager| {
+            manager.start_step();
+            if keeping.is_empty() { Vec::new() } else { manager.take_events() }
+        })?;
+        for own in changes.chunk_by(|one, other| one.handle() == other.handle()) {
+            let own_handle = own[0].handle();
+            let known = keeping.iter().find(|&&(handle, _)| Some(handle) == own_handle);
+            let request = known.map_or_else(|| py.None(), |(_, request)| request.clone_ref(py));
+            ManagerHooks(slf).note_events(request.bind(py), events::tuples(py, own)?)?;
+        }
+        Ok(())
     }
 }

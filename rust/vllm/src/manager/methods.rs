@@ -1,7 +1,7 @@
 //! [`RustKVCacheManager`]: what vLLM's scheduler calls for every request of every step.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use hybrid_blocks::vllm::{AllocateArgs, RequestProgress, TokenCounts};
 use hybrid_blocks::{BlockId, ByteSizes, GroupId, HitLimit, Store};
@@ -23,6 +23,8 @@ use crate::request::{RequestView, at_least_none};
 
 /// A copy inside a pool: source and destination.
 type Plain = (u32, u32);
+/// A request's id, a group, the tokens up to a state, and its source and destination.
+type Checkpoint = (String, u32, u32, u32, u32);
 /// A copy between the two pools of a group: source, destination, the group, and whether it leaves a checkpoint.
 type Converting = (u32, u32, u32, bool);
 
@@ -58,6 +60,7 @@ impl RustKVCacheManager {
             class: class.clone().unbind(),
             waiting,
             configured: OnceLock::new(),
+            keeping: Mutex::default(),
         };
         match self.0.set(core) {
             Ok(()) => Ok(empty),
@@ -305,7 +308,7 @@ impl RustKVCacheManager {
     }
 
     fn new_step_starts(slf: &Bound<'_, Self>) -> PyResult<()> {
-        Self::on_manager(slf, Manager::start_step)
+        Core::start_step(slf)
     }
 
     /// Pairs of blocks, source and destination, that the worker must copy.
@@ -330,6 +333,31 @@ impl RustKVCacheManager {
             }
         }
         Ok((plain, converting))
+    }
+
+    /// States that workers keep from inside the next forward pass: request, group, tokens, source and destination.
+    /// The blocks are owned once more, until the caller frees them.
+    fn _take_prefill_checkpoints<'py>(
+        slf: &Bound<'py, Self>,
+    ) -> PyResult<(Vec<Checkpoint>, Vec<Bound<'py, PyList>>)> {
+        let (py, (core, _)) = (slf.py(), Self::core(slf)?);
+        let taken = core.engine().manager(py, |manager| {
+            let mut named = Vec::new();
+            for it in manager.take_prefill_checkpoints() {
+                let pool = core.kept_pools[it.group.index()].get().pool();
+                manager.store_mut().touch(pool, it.dst)?;
+                named.push((manager.id(it.handle).unwrap_or_default().to_owned(), it));
+            }
+            Ok(named)
+        })?;
+        let taken = taken.map_err(core_error)?;
+        let owned = taken
+            .iter()
+            .map(|(_, it)| Blocks::views(core.kept_pools[it.group.index()].bind(py), &[it.dst]));
+        let owned = owned.collect::<PyResult<_>>()?;
+        let rows =
+            taken.into_iter().map(|(id, it)| (id, it.group.0, it.position, it.src.0, it.dst.0));
+        Ok((rows.collect(), owned))
     }
 
     fn _give_up_copies(slf: &Bound<'_, Self>) -> PyResult<()> {

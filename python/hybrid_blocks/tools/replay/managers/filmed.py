@@ -168,8 +168,10 @@ class FilmedManager(WrappedManager):
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
         """Note where copies go, and record that tokens were computed."""
         copies = self._with_pools(self._core.take_copies())
+        inside = self._core.take_prefill_checkpoints()
         for pool in range(len(self._used)):
             self._take(pool, copies[copies[:, 4] == pool, 2])
+            self._take(pool, inside[self._pools[inside[:, 1]] == pool, 4])
         for handle in self._hits.keys() & self._admitted:
             self._hits[handle][0].checkpoint = self._resumed_from(handle, copies)
         self._admitted.clear()

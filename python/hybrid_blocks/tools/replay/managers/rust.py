@@ -100,6 +100,7 @@ class RustManager:
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
         """Run the step's copies, and record that tokens were computed."""
         self.core.take_copies()
+        self.core.take_prefill_checkpoints()
         self.core.advance(handles, num_tokens)
 
     def free(self, handles: Handles) -> None:
@@ -188,6 +189,10 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         placement=options.placement,
         max_in_flight_tokens=geometry.in_flight_tokens,
         max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
+        # No forward pass converts states.
+        prefill_checkpoint_alignment=None
+        if any(group.kept_pool is not None for group in geometry.groups)
+        else config.prefill_checkpoint_alignment,
         watermark=int(config.watermark * (geometry.num_slabs - 1)),
         enable_events=options.places is not None or options.with_film or options.with_events,
         **sizes,  # type: ignore[arg-type]

@@ -53,6 +53,9 @@ pub const STEP_TOKENS: f64 = 149.0;
 /// a step its fixed time, and a batch of 16 shares all but a small part of that.
 const BOUNDARY_TOKENS: f64 = 16.0;
 
+/// The same for a checkpoint that ends no chunk: the forward pass stops inside to keep it.
+pub const PREFILL_CHECKPOINT_TOKENS: f64 = 30.0;
+
 /// Share of an answer's tokens that a copy which follows it costs: one every 64 tokens reads and
 /// writes 300 MB for a state of 150 MB, at 4.8 TB/s the time of 2 tokens.
 const FOLLOW_SHARE: f64 = 1.0 / 32.0;
@@ -64,6 +67,8 @@ pub struct Placement {
     state_tokens: f64,
     /// A length is a multiple of this.
     alignment: u32,
+    /// Tokens that a checkpoint has to save beyond the price of its bytes.
+    place_tokens: f64,
     distances: Distances,
     /// How far prompts found earlier ones: it decides where checkpoints go.
     found: Classes,
@@ -79,11 +84,18 @@ impl Placement {
         Self {
             state_tokens,
             alignment,
+            place_tokens: BOUNDARY_TOKENS,
             distances: Distances::new(alignment),
             found: Classes::default(),
             shared: Classes::default(),
             again: Again::default(),
         }
+    }
+
+    /// With checkpoints that each have to save `place_tokens` beyond the price of their bytes.
+    #[must_use]
+    pub fn with_place_tokens(self, place_tokens: f64) -> Self {
+        Self { place_tokens, ..self }
     }
 
     /// A prompt of `class` was admitted, and leaves an earlier one: where that is no longer `found`, and where
@@ -112,7 +124,7 @@ impl Placement {
     /// one token, in their place, would save.
     #[must_use]
     pub fn plan(&self, prompt: Prompt, price: f64, most: usize) -> Plan {
-        let cost = BOUNDARY_TOKENS + price * self.state_tokens;
+        let cost = self.place_tokens + price * self.state_tokens;
         let rates = self.found.rates(prompt.class);
         let saved_by_end = rates.into_answer * rates.answer_tokens;
         let end = saved_by_end > price * self.state_tokens && rates.into_answer > FOLLOW_SHARE;

@@ -7,15 +7,19 @@ use crate::store::Store;
 
 impl<S: Store> Call<'_, S> {
     /// Plans copies of states before the step and its copies need room.
-    pub(crate) fn before_fit(&mut self, args: &AllocateArgs<'_>) {
+    pub(crate) fn before_fit(&mut self, args: &AllocateArgs<'_>, counts: TokenCounts) {
         if !args.is_load() {
             self.slabs.left_to_others.clear();
         }
         self.slabs.copy_reason = self.plan_copies();
+        if !args.is_load() {
+            self.plan_inside(counts);
+        }
     }
 
-    /// Makes room for a running request that does not fit: without the copies planned for it, then without
-    /// copies of others that no request resumes from. Returns whether it fits.
+    /// Makes room for a request that does not fit: without states to be kept from inside its chunk, the shortest first.
+    /// A running one then goes without the copies planned for it, and without copies of others that no request resumes
+    /// from. Returns whether it fits.
     pub(crate) fn make_room(
         &mut self,
         computed: Option<&[Vec<BlockId>]>,
@@ -23,17 +27,18 @@ impl<S: Store> Call<'_, S> {
         kept: i64,
     ) -> Result<bool, Error> {
         if !self.is_running() {
-            return Ok(false);
+            return Ok(self.fits_without_some(computed, counts, kept));
         }
         self.slabs.left_to_others.clear();
+        let has_planned = self.slabs.copy_reason.is_some() || !self.slabs.inside.is_empty();
         if self.slabs.copy_reason.take().is_some() {
             self.slabs.num_cancelled = self.cancel_copies();
-            if self.fits(computed, counts, kept) {
-                return Ok(true);
-            }
+        }
+        if has_planned && self.fits_without_some(computed, counts, kept) {
+            return Ok(true);
         }
         if self.config.checkpoints.is_some() && self.fits_without_copies(kept) {
-            while self.give_up_latest_copies()? {
+            while self.give_up_shortest_checkpoint()? || self.give_up_latest_copies()? {
                 if self.fits(computed, counts, kept) {
                     return Ok(true);
                 }
@@ -59,6 +64,7 @@ impl<S: Store> Call<'_, S> {
         if let Some(reason) = self.slabs.copy_reason.take() {
             self.key_copies(reason)?;
         }
+        self.count_inside();
         self.observe();
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::prefill_checkpoints::drop_where;
 use crate::engine::BlockCopy;
 use crate::engine::cache::Cache;
 use crate::error::Error;
@@ -52,7 +53,7 @@ impl<S: Store> KvCacheManager<S> {
     pub fn give_up_copies_before_reset(&mut self) -> Result<(), Error> {
         let cache = &mut self.engine.cache;
         let mut owned: FxHashMap<(PoolId, BlockId), u32> = FxHashMap::default();
-        for block in cache.outbox.copies.iter().flat_map(BlockCopy::blocks) {
+        for block in cache.outbox.owned_blocks() {
             *owned.entry(block).or_default() += 1;
         }
         let pools = (0..cache.store.num_pools()).map(PoolId);
@@ -64,7 +65,8 @@ impl<S: Store> KvCacheManager<S> {
             return Ok(());
         }
         let copies = std::mem::take(&mut cache.outbox.copies);
-        copies.iter().try_for_each(|copy| cache.release_copy(copy))
+        copies.iter().try_for_each(|copy| cache.release_copy(copy))?;
+        drop_where(cache, |_| true).map(drop)
     }
 
     /// Slabs that groups whose new blocks are zeroed started on since the last call: what they hold
@@ -96,7 +98,8 @@ impl<S: Store> Call<'_, S> {
     pub(crate) fn fits_without_copies(&mut self, kept: i64) -> bool {
         let kept = kept.max(0).cast_unsigned();
         let reserved = self.cache.reserve();
-        let unused = num_slabs_of_unused(self.cache);
+        let pending = self.cache.outbox.checkpoints.iter().filter(|it| !it.is_taken).count();
+        let unused = num_slabs_of_unused(self.cache) + pending as u64;
         match reserved {
             // Only what is left to others is missing.
             Ok(spare) => kept <= spare + unused,

@@ -61,16 +61,25 @@ impl<S: Store> KvCacheManager<S> {
             self.plan_checkpoints(row, progress.num_prompt, start);
         }
         let mut plan = self.engine.requests.rows[row].rest.trail.plan();
-        // The checkpoint at `start` is taken when the step at hand writes on.
-        let is_due = progress.num_computed > 0 && rules.next(&plan, start - 1) == Some(start);
-        plan.num_taken += u32::from(is_due);
-        let next = rules.next(&plan, start).filter(|&stop| stop <= most);
-        self.engine.requests.rows[row].rest.next_checkpoint = next.map(|stop| (start, stop));
-        if let Some(stop) = next.filter(|&stop| stop < end) {
-            return Ok(stop);
+        if progress.num_computed > 0 {
+            plan = rules.after_copy(plan, start);
         }
-        let aligned = end / grain * grain;
-        Ok(if end < prefill_end && aligned > start { aligned } else { end })
+        let (mut end, mut is_place) = (end, false);
+        let next = loop {
+            // A chunk that ends earlier may be too short to keep states from inside it.
+            let mut places = rules.places(plan, start, most);
+            let next = places.find(|&place| !self.config.is_inside(place, (start, end)));
+            let aligned = end / grain * grain;
+            if let Some(stop) = next.filter(|&stop| stop < end) {
+                (end, is_place) = (stop, true);
+            } else if !is_place && end < prefill_end && (start + 1..end).contains(&aligned) {
+                end = aligned;
+            } else {
+                break next;
+            }
+        };
+        self.engine.requests.rows[row].rest.next_checkpoint = next.map(|stop| (start, stop));
+        Ok(end)
     }
 
     /// Whether some prompt that is computed in this step goes on to a checkpoint.
@@ -138,7 +147,7 @@ impl ManagerConfig {
     }
 
     /// The longest checkpoint of a request that it could hit if it were sent again.
-    fn last_checkpoint(&self, progress: &RequestProgress) -> u32 {
+    pub(crate) fn last_checkpoint(&self, progress: &RequestProgress) -> u32 {
         let num_tokens = progress.num_prompt.max(progress.num_tokens);
         self.checkpoint_position(num_tokens, self.hit_alignment())
     }
@@ -199,7 +208,7 @@ impl<S: Store> Call<'_, S> {
 
     /// Whether the states hold exactly `num_tokens` tokens, which have a digest. A step with drafts
     /// leaves states of tokens that are then rejected.
-    fn is_state_at(&self, num_tokens: u32) -> bool {
+    pub(crate) fn is_state_at(&self, num_tokens: u32) -> bool {
         let hash_block = self.config.hash_block_size;
         num_tokens > 0
             && num_tokens.is_multiple_of(self.config.hit_alignment())

@@ -3,6 +3,7 @@
 //! | file | rule |
 //! |---|---|
 //! | `leave` | where a request leaves checkpoints of its states |
+//! | `prefill_checkpoints` | states that a worker keeps from inside a forward pass |
 //! | `copies` | the copies of a step, and which of them are given up for a running request |
 //! | `reservations` | blocks that an admission leaves to running requests |
 //! | `progress_guarantee` | every admitted request comes to its end, though blocks never move |
@@ -12,6 +13,7 @@
 mod allocate;
 mod copies;
 mod leave;
+mod prefill_checkpoints;
 mod progress_guarantee;
 mod reservations;
 mod session;

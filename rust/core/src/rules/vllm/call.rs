@@ -49,6 +49,8 @@ pub(crate) struct SlabHooks {
     pub(crate) runs_alone: bool,
     /// Why the call copies states, if it does.
     pub(crate) copy_reason: Option<Reason>,
+    /// Lengths inside the chunk after which a group's state is to be kept, and the groups.
+    pub(crate) inside: Vec<(u32, usize)>,
     /// Planned copies without room.
     pub(crate) num_cancelled: u64,
     /// Tokens of the checkpoint that the call uses or leaves.

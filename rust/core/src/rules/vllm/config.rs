@@ -114,6 +114,9 @@ pub struct ManagerConfig {
     /// Where states are kept for later requests by our own rules; `None` for vLLM's. With it, a state
     /// stays in the block that its request got first, and what is kept of it are copies.
     pub checkpoints: Option<CheckpointPolicy>,
+    /// Tokens that divide the distance from a chunk's start to a state that a worker can keep from inside the chunk;
+    /// `None` where a chunk ends at each.
+    pub prefill_checkpoint_alignment: Option<u32>,
 }
 
 impl ManagerConfig {
@@ -143,6 +146,7 @@ impl ManagerConfig {
             shared_prefix_checkpoint: false,
             watermark_blocks: 0,
             checkpoints: None,
+            prefill_checkpoint_alignment: None,
         }
     }
 
@@ -247,10 +251,18 @@ impl ManagerConfig {
 
     /// Checkpoints in another format are of another size, so they have a pool of their own.
     fn check_kept(&self) -> Result<(), Error> {
+        if self.prefill_checkpoint_alignment == Some(0) {
+            return Err(Error::InvalidConfig(
+                "prefill_checkpoint_alignment is 0 tokens; give at least 1".to_owned(),
+            ));
+        }
         let format = self.checkpoints.map(|policy| policy.format).unwrap_or_default();
         let is_apart = format != CheckpointFormat::Full;
         for (group, config) in self.groups.iter().enumerate() {
             let wrong = match config.kept {
+                Some(_) if self.prefill_checkpoint_alignment.is_some() => {
+                    "converts them, which no forward pass does"
+                }
                 None if is_apart && config.kind.is_aligned() => "needs a pool of its own for them",
                 Some(_) if !is_apart => "names a pool for them, which another format has alone",
                 Some(_) if !config.kind.is_aligned() => "has none, and names a pool for them",

@@ -168,6 +168,9 @@ impl<S: Store> Call<'_, S> {
             let most = 1 + u32::from(copy) + u32::from(checkpoint.is_some()) + drafts;
             new = new.min(i64::from(most));
         }
+        if !counts.is_admission {
+            new += self.num_inside(group);
+        }
         if keeps_apart { new } else { new + self.num_revived(group, computed) }
     }
 

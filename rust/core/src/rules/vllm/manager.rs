@@ -75,6 +75,9 @@ impl<S: Store> KvCacheManager<S> {
                 place_windows(&mut cache.groups, &config);
             }
             let mut new = Keeper::new(&cache, config.hit_alignment());
+            if config.prefill_checkpoint_alignment.is_some() {
+                new.traffic.end_no_chunks();
+            }
             new.start_step(&mut cache.store);
             keeper = Some(Box::new(new));
         }
@@ -197,7 +200,11 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// One request's call, and what it knew of changes to come.
-    fn open(&mut self, handle: u64, progress: RequestProgress) -> Result<Call<'_, S>, Error> {
+    pub(crate) fn open(
+        &mut self,
+        handle: u64,
+        progress: RequestProgress,
+    ) -> Result<Call<'_, S>, Error> {
         let row = self.engine.requests.row(handle)?;
         let Self { engine: Engine { cache, requests, .. }, config, outputs, stats, keeper, .. } =
             self;
@@ -350,7 +357,7 @@ impl<S: Store> KvCacheManager<S> {
         {
             return Ok(false);
         }
-        call.before_fit(args);
+        call.before_fit(args, counts);
         let num_processed = progress.num_processed(num_computed);
         call.release_skipped(num_processed)?;
         // The blocks that were just released count.
@@ -375,6 +382,7 @@ impl<S: Store> KvCacheManager<S> {
         for (group, new) in new.iter_mut().enumerate() {
             call.extend(group, counts, new)?;
         }
+        call.take_inside()?;
         call.score_checkpoint();
         call.cache.note_evictions();
         if !args.delay_commit {
@@ -388,6 +396,7 @@ impl<S: Store> KvCacheManager<S> {
         if let Some(all) = all {
             self.promise(row, counts.num_main, all.num_tokens);
         }
+        self.expect_checkpoints_inside(handle, num_computed);
         Ok(true)
     }
 
@@ -444,11 +453,13 @@ impl<S: Store> KvCacheManager<S> {
     /// # Errors
     /// [`Error::UnknownRequest`].
     pub fn settle(&mut self, handle: u64, progress: &RequestProgress) -> Result<(), Error> {
-        let mut call = self.open(handle, *progress)?;
+        let call = self.open(handle, *progress)?;
         call.request.num_computed = progress.num_computed;
         if call.request.is_loading {
             return Ok(());
         }
+        self.settle_checkpoints(handle, progress.num_computed)?;
+        let mut call = self.open(handle, *progress)?;
         call.drop_unwritten();
         call.keep_states()
     }
@@ -538,6 +549,8 @@ impl<S: Store> KvCacheManager<S> {
 
     fn forget_outputs(&mut self, row: usize) {
         let handle = self.engine.requests.handle(row);
+        let withdrawn = self.withdraw_checkpoints(handle);
+        debug_assert!(withdrawn.is_ok(), "{withdrawn:?}");
         for outputs in self.outputs.iter_mut().filter(|it| !it.boundary_states.is_empty()) {
             outputs.boundary_states.retain(|state| state.handle != handle);
         }
@@ -592,6 +605,10 @@ impl<S: Store> KvCacheManager<S> {
 
     /// A step begins: what the last one computed is there.
     pub fn start_step(&mut self) {
+        self.start_step_after(|_| true);
+    }
+
+    pub(crate) fn begin_step(&mut self) {
         let is_short = std::mem::take(&mut self.is_short);
         let is_scattered = self.store().as_slabs().is_some_and(SlabStore::is_scattered);
         let slack = match is_short || is_scattered {
