@@ -66,7 +66,29 @@ class _Forms(Source[Templates]):
         return first, max(1, round(count * share))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeRequests:
+    """Prompts that share nothing, of the lengths of Azure's code requests: long, short answers."""
+
+    sessions_per_second: float = 2.0
+    prefixes: Prefixes = Prefixes(number=0, popularity=1.0, tokens=(1.0, 0.0))
+    prompt_tokens: LogNormal = (1_500.0, 0.9)
+    most_prompt_tokens: int = 7_500
+    output_tokens: LogNormal = (13.0, 1.0)
+
+    def source(self, draw: Draw) -> "_Completions":
+        return _Completions(self, draw)
+
+
+class _Completions(Source[CodeRequests]):
+    def open(self, schedule: Schedule, session: int, time: float) -> None:
+        kind, draw = self.kind, self.draw
+        prompt = draw.tokens(kind.prompt_tokens, kind.most_prompt_tokens)
+        schedule.add([prompt, draw.tokens(kind.output_tokens)], session=session, time=time)
+
+
 LOADS: dict[str, tuple[Kind, ...]] = {
+    "code": (CodeRequests(),),
     "single": (SinglePrompts(),),
     "templates": (Templates(),),
     "changing": (Documents(), Chats()),

@@ -1,26 +1,24 @@
 """Copies a step while 256 requests run, and the host's time to list them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from itertools import count
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 from _record import Row
 from _served_model import Case, Side, serving
-from _served_rows import GIB, MODELS, Cases, deployment
+from _served_rows import GIB, MODELS, Cases, Chosen, deployment
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.profile.workload import steady
 
 RUNNING = 256
 
 
-def cases(data: Path, models: Sequence[str]) -> Cases:
+def cases(chosen: Chosen) -> Cases:
     """Yield both sides of each model."""
-    del data
-    for name in models or MODELS:
+    for name in chosen.models or MODELS:
         yield from _of_model(name)
 
 

@@ -1,6 +1,6 @@
 """Prompt tokens of traces found in the cache, at several sizes of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from _record import Row
 from _served_model import Case, Side, serving
-from _served_rows import GIB, MODELS, Cases, deployment, read
+from _served_rows import GIB, MODELS, Cases, Chosen, deployment, read
 from hits import MOONCAKE
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.trace import Trace
@@ -42,11 +42,11 @@ RETENTIONS = (0, None)
 """vLLM's default, and every block border."""
 
 
-def cases(data: Path, models: Sequence[str]) -> Cases:
+def cases(chosen: Chosen) -> Cases:
     """Yield both sides of every load and size."""
-    for load_name in LOADS:
-        for name in models or MODELS[:1]:
-            yield from _of_load(load_name, name, _trace(load_name, data))
+    for load_name in chosen.loads or LOADS:
+        for name in chosen.models or MODELS[:1]:
+            yield from _of_load(load_name, name, _trace(load_name, chosen.data))
 
 
 def _trace(load_name: str, data: Path) -> Trace:
@@ -73,23 +73,13 @@ def measure(side: Side, case: Case, trace: Trace) -> Row:
     num_computed = num_preempted = num_steps = 0
 
     def count(scheduled: SchedulerOutput) -> None:
-        nonlocal num_computed, num_preempted
+        nonlocal num_computed, num_preempted, num_steps
         num_computed += scheduled.total_num_scheduled_tokens
         num_preempted += len(scheduled.preempted_req_ids or ())
+        num_steps += 1
 
     with serving(side, case) as served:
-        waiting = list(range(len(trace)))
-        while waiting or served.scheduler.requests:
-            for number in waiting[: 4 * case.num_requests]:
-                if len(served.scheduler.requests) >= case.num_requests:
-                    break
-                if _is_ready(trace, number, served):
-                    tokens = trace.token_ids(number).tolist()
-                    prompt = tokens[: int(trace.prompt_tokens[number])]
-                    served.add(str(number), prompt, tokens[len(prompt) :])
-                    waiting.remove(number)
-            served.step(count)
-            num_steps += 1
+        serve(served, trace, case.num_requests, count)
         found = sum(served.num_hit_tokens.values())
     prompt_tokens = int(trace.prompt_tokens.sum())
     return {
@@ -100,6 +90,31 @@ def measure(side: Side, case: Case, trace: Trace) -> Row:
         "preemptions": num_preempted,
         "steps": num_steps,
     }
+
+
+def serve(
+    served: Served,
+    trace: Trace,
+    at_once: int,
+    watch: Callable[[SchedulerOutput], object],
+    on_add: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Serve a trace with ``at_once`` requests in the engine.
+
+    ``watch`` sees each step, and ``on_add`` the name of each request that the engine gets.
+    """
+    waiting = list(range(len(trace)))
+    while waiting or served.scheduler.requests:
+        for number in waiting[: 4 * at_once]:
+            if len(served.scheduler.requests) >= at_once:
+                break
+            if _is_ready(trace, number, served):
+                tokens = trace.token_ids(number).tolist()
+                prompt = tokens[: int(trace.prompt_tokens[number])]
+                served.add(str(number), prompt, tokens[len(prompt) :])
+                on_add(str(number))
+                waiting.remove(number)
+        served.step(watch)
 
 
 def _is_ready(trace: Trace, number: int, served: Served) -> bool:

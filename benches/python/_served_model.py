@@ -36,7 +36,8 @@ class Side(StrEnum):
 class Case:
     """A model in ``memory_bytes`` that runs at most ``num_requests`` requests.
 
-    ``retention`` is vLLM's ``--prefix-cache-retention-interval``, of the stock side alone.
+    ``retention`` is vLLM's ``--prefix-cache-retention-interval`` and ``match_unit`` its
+    ``--prefix-match-unit``, both of the stock side alone.
     """
 
     model: Model
@@ -44,6 +45,7 @@ class Case:
     deployment: Deployment
     num_requests: int
     retention: int | None = 0
+    match_unit: int | None = None
 
 
 @contextmanager
@@ -52,24 +54,25 @@ def serving(side: Side, case: Case) -> Iterator[Served]:
     with _level(Level.NATURAL if side is Side.NATURAL else Level.OFF):
         config = _plan(side, case)
         sizes = [group.kv_cache_spec.block_size for group in config.kv_cache_groups]
+        unit = case.match_unit if side is Side.STOCK and case.match_unit else gcd(*sizes)
         length = case.deployment.length(case.model)
         scheduler = scheduler_over(
             config,
             num_requests=case.num_requests,
             max_model_len=length,
             max_num_batched_tokens=case.deployment.max_num_batched_tokens,
-            hash_block_size=gcd(*sizes),
+            hash_block_size=unit,
             scheduler_cls=Scheduler,
             num_draft_tokens=case.deployment.num_speculative_tokens,
         )
         _check(side, scheduler)
-        yield Served(scheduler, config, make_hasher(gcd(*sizes)))
+        yield Served(scheduler, config, make_hasher(unit))
 
 
 def _plan(side: Side, case: Case) -> KVCacheConfig:
     if side is Side.NATURAL:
         return Engine(case.model, case.deployment, case.memory_bytes).scheduler_config()
-    oracle = Oracle(case.model, case.deployment, case.memory_bytes)
+    oracle = Oracle(case.model, case.deployment, case.memory_bytes, case.match_unit)
     config: KVCacheConfig = generate_scheduler_kv_cache_config(oracle.configs)
     return replace(config, prefix_cache_retention_interval=case.retention)
 

@@ -1,22 +1,20 @@
 """Tokens of a short prompt that a look-up finds when it returns, for each length."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from _record import Row
 from _served_model import Case, Side, serving
-from _served_rows import GIB, MODELS, Cases, deployment
+from _served_rows import GIB, MODELS, Cases, Chosen, deployment
 from hybrid_blocks.model import load_model
 
 SHORT = range(12, 501)
 """Prompts that return, in tokens."""
 
 
-def cases(data: Path, models: Sequence[str]) -> Cases:
+def cases(chosen: Chosen) -> Cases:
     """Yield both sides of each model."""
-    del data
-    for name in models or MODELS:
+    for name in chosen.models or MODELS:
         yield from _of_model(name)
 
 

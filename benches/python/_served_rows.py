@@ -1,6 +1,7 @@
 """Shared parts of the figures of level ``natural``: rows, how models are deployed, traces."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -9,6 +10,17 @@ from _record import CARD, Row
 from _served_model import Side
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.trace import Trace, read_trace
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The folder of the traces, and the cases that a run is for: all of a part that names none."""
+
+    data: Path
+    models: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
+    sides: tuple[Side, ...] = tuple(Side)
+
 
 Cases = Iterator[tuple[Row, Callable[[], Row]]]
 """Rows that name a case, each with the function that measures its other fields."""

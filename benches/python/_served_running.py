@@ -1,15 +1,14 @@
 """Requests that run before the first preemption, and what of their memory is live."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _record import Row
 from _served_model import Case, Side, serving
-from _served_rows import GIB, Cases, deployment, pairs, read
+from _served_rows import GIB, Cases, Chosen, deployment, pairs, read
 from hybrid_blocks.model import load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.tools.plan import ArenaPlan, plan_natural
@@ -95,10 +94,10 @@ class Watch:
             self.of_memory += live / self.memory_bytes
 
 
-def cases(data: Path, models: Sequence[str]) -> Cases:
+def cases(chosen: Chosen) -> Cases:
     """Yield both sides of every hybrid model, at the bytes that hold 64 mean requests."""
-    trace = read(data, "azure_llm_2023_conv.csv.gz", NUM_REQUESTS)
-    for name in models or hybrid_models():
+    trace = read(chosen.data, "azure_llm_2023_conv.csv.gz", NUM_REQUESTS)
+    for name in chosen.models or hybrid_models():
         yield from _of_model(name, trace)
 
 

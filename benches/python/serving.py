@@ -1,12 +1,13 @@
 """Figures of level ``natural`` in vLLM's own scheduler, beside stock vLLM at equal bytes.
 
-    python benches/python/serving.py running prompts copies hits --data DATA --record RECORD
+    python benches/python/serving.py running prompts copies hits first-token --data DATA
 
 vLLM's functions plan the memory of a model, and vLLM's scheduler serves requests with prescribed
 outputs, without weights or a GPU. ``--data`` names the folder of the traces, ``--record`` that of
-the record. A recorded row runs again only if the code under it changed. The last lines name figures
-that miss their target, and models of ``--models`` that level ``natural`` refuses. The exit status
-is then 1. All but times are the same in every run.
+the record. ``--models``, ``--loads`` and ``--sides`` choose a part of the cases. A recorded row
+runs again only if the code under it changed. The last lines name figures that miss their target,
+and models of ``--models`` that level ``natural`` refuses. The exit status is then 1. All but times
+are the same in every run.
 """
 
 import argparse
@@ -17,12 +18,13 @@ from pathlib import Path
 
 import _device  # noqa: F401
 import _served_copies
+import _served_first_token
 import _served_hits
 import _served_prompts
 import _served_running
 from _record import Record, Row, code_of, stock_code
 from _served_model import OtherLevelError, Side
-from _served_rows import Cases, deployment
+from _served_rows import Cases, Chosen, deployment
 from hybrid_blocks.model import load_model
 from public_data import DATA
 
@@ -31,6 +33,7 @@ FIGURES = {
     "prompts": _served_prompts,
     "copies": _served_copies,
     "hits": _served_hits,
+    "first-token": _served_first_token,
 }
 
 
@@ -66,13 +69,21 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--record", type=Path, default=Path("benches/record"))
     parser.add_argument("--models", nargs="+", default=[], help="instead of the figure's own")
+    parser.add_argument("--loads", nargs="+", default=[], help="of hits and first-token")
+    parser.add_argument("--sides", nargs="+", default=list(Side), help="of first-token")
     arguments = parser.parse_args()
     record = Record(arguments.record / "vllm-natural.jsonl")
+    chosen = Chosen(
+        arguments.data,
+        tuple(arguments.models),
+        tuple(arguments.loads),
+        tuple(map(Side, arguments.sides)),
+    )
     missed = []
     for name in arguments.figures:
         figure, found = FIGURES[name], []
         refused: list[str] = []
-        cases = figure.cases(arguments.data, arguments.models)
+        cases = figure.cases(chosen)
         for row in rows(name, cases, record, refused):
             sys.stdout.write(_line(row) + "\n")
             sys.stdout.flush()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import lcm
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -66,12 +67,23 @@ INDEX = ".index"
 
 
 class Oracle:
-    """vLLM's plan for a model, as vLLM itself makes it."""
+    """vLLM's plan for a model, as vLLM itself makes it.
 
-    def __init__(self, model: Model, deployment: Deployment, memory_bytes: int) -> None:
+    ``match_unit`` is ``--prefix-match-unit``.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        deployment: Deployment,
+        memory_bytes: int,
+        match_unit: int | None = None,
+    ) -> None:
         self.model = model
         self.deployment = deployment
         self.config = _vllm_config(model, deployment)
+        if match_unit is not None:
+            self.config.cache_config.prefix_match_unit = match_unit
         self.config.scheduler_config.async_scheduling = (
             deployment.in_flight_tokens > deployment.max_num_batched_tokens
         )
@@ -266,7 +278,9 @@ class StateLayer(MambaBase):
         spec = super().get_kv_cache_spec(vllm_config)
         if self.alignment is None or not isinstance(spec, MambaSpec):
             return spec
-        alignment = spec.block_size if self.keeps_to_grid else self.alignment
+        unit = vllm_config.cache_config.prefix_match_unit
+        grid = spec.block_size if unit is None else lcm(unit, self.alignment)
+        alignment = grid if self.keeps_to_grid else self.alignment
         return replace(
             spec, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=alignment
         )
