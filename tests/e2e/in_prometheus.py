@@ -18,7 +18,6 @@ from scraper import answers, scraping
 from server import Server, serve
 from traffic import PREFIX, client, complete
 
-BUILD = Path(__file__).parents[2] / "build" / "e2e"
 MEMORY = ("--kv-cache-memory-bytes", str(6 * 2**20), "--max-num-batched-tokens", "256")
 CHATS = 12
 
@@ -49,7 +48,7 @@ async def chat(server: Server, stop: Event) -> None:
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Prometheus that scrapes an engine under load."""
     folder = tmp_path_factory.mktemp("prometheus")
-    model = models.build("granitemoehybrid", BUILD)
+    model = models.build("granitemoehybrid")
     options = (*MEMORY, "--kv-transfer-config", offload(folder))
     with serve(model, "natural", folder / "server.log", *options) as server:
         stop = Event()

@@ -1,11 +1,9 @@
 """Ray's page of metrics shows the plugin's figures next to vLLM's; run by ``make test-ray``."""
 
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -14,9 +12,9 @@ import models
 import pytest
 import ray
 from ports import HOST
+from prometheus_client.parser import text_string_to_metric_families
 from server import KV_CACHE_BYTES, MODEL, environment
 
-BUILD = Path(__file__).parents[2] / "build" / "e2e"
 PATIENCE_S = 120.0
 PROMPT = list(range(1, 200))
 VLLM = "ray_vllm_request_success_total"
@@ -70,7 +68,7 @@ def page() -> Iterator[str]:
         )
         local: Any = ray  # Ray's types leave out members that `remote` adds
         try:
-            made = local.remote(Replica).remote(str(models.build("granitemoehybrid", BUILD)))
+            made = local.remote(Replica).remote(str(models.build("granitemoehybrid")))
             counts = [local.get(made.answer.remote(f"r{number}")) for number in range(3)]
             assert counts == [4, 4, 4]
             (node,) = local.nodes()
@@ -79,30 +77,25 @@ def page() -> Iterator[str]:
             ray.shutdown()
 
 
-def samples(page: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Return labels and values by name."""
+def samples(page: str) -> list[Any]:
+    """Return the samples on a page, or none while it cannot be read."""
     try:
         with urlopen(page, timeout=30) as answer:
-            lines = answer.read().decode().splitlines()
+            families = text_string_to_metric_families(answer.read().decode())
+            return [sample for family in families for sample in family.samples]
     except (URLError, ConnectionError):
-        return {}
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for line in lines:
-        if match := re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line):
-            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[2]))
-            found.setdefault(match[1], []).append((labels, float(match[3])))
-    return found
+        return []
 
 
 def shown(page: str, name: str, value: float, **labels: str) -> dict[str, str]:
     """Wait until a sample with these labels has a value, and return all its labels."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        found: Any = samples(page)
-        for its, number in found.get(name, ()):
-            if labels.items() <= its.items() and number == value:
-                return dict(its)
-        assert time.monotonic() < deadline, (name, found.get(name), sorted(found))
+        found = [sample for sample in samples(page) if sample.name == name]
+        for one in found:
+            if labels.items() <= one.labels.items() and one.value == value:
+                return dict(one.labels)
+        assert time.monotonic() < deadline, (name, found)
         time.sleep(0.5)
 
 

@@ -14,6 +14,7 @@ from rig import tokenizer
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+BUILD = Path(__file__).parents[2] / "build" / "e2e"
 VOCABULARY = 264  # the byte tokenizer has as many
 _COMMON: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -84,7 +85,7 @@ MODELS: dict[str, dict[str, Any]] = {
 TOKENS_PER_STEP = {"granitemoehybrid": 256}
 
 
-def build(kind: str, folder: Path, name: str | None = None, **settings: Any) -> Path:
+def build(kind: str, folder: Path = BUILD, name: str = "", **settings: Any) -> Path:
     """Write the model of a kind into ``folder`` unless it is there already; return its path.
 
     ``settings`` change its configuration, under another ``name``.
@@ -98,13 +99,13 @@ def build(kind: str, folder: Path, name: str | None = None, **settings: Any) -> 
     return target
 
 
-def build_with_draft_head(folder: Path) -> Path:
+def build_with_draft_head() -> Path:
     """As `build`, a Qwen3-Next with a layer that predicts the next token but one (MTP).
 
     The head follows from the token alone. Embeddings three times as large make the model's own
     tokens depend more on the last one than usual: one draft in five is right.
     """
-    target = folder / "qwen3_next_mtp"
+    target = BUILD / "qwen3_next_mtp"
     if (target / "model.safetensors").exists():
         return target
     weights = _make("qwen3_next", target, _COMMON | MODELS["qwen3_next"], embedding=3.0)
@@ -124,12 +125,12 @@ def build_with_draft_head(folder: Path) -> Path:
     return target
 
 
-def build_with_images(folder: Path) -> Path:
+def build_with_images() -> Path:
     """As `build`, a model like Qwen3.5: linear attention, full attention and a vision tower.
 
     An image of 64 by 96 pixels is six tokens between ``<|vision_start|>`` and ``<|vision_end|>``.
     """
-    target = folder / "qwen3_5"
+    target = BUILD / "qwen3_5"
     if (target / "model.safetensors").exists():
         return target
     ids = {token: 256 + index for index, token in enumerate(tokenizer.SPECIAL)}

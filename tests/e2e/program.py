@@ -19,13 +19,14 @@ def is_scheduled_in_one_call(log: str) -> bool:
     return "hybrid_blocks: decoding requests are scheduled in one call" in log
 
 
-def make_llm(model: Path, **options: Any) -> Any:
+def make_llm(model: Path | str, **options: Any) -> Any:
     """Return vLLM's ``LLM`` over a small model, with the options of its own kind."""
     from vllm import LLM  # noqa: PLC0415 - vLLM is imported in the child only
 
+    if "dtype" not in options:
+        options["dtype"] = json.loads(Path(model, "config.json").read_text())["dtype"]
     return LLM(
         model=str(model),
-        dtype=json.loads((model / "config.json").read_text())["dtype"],
         enforce_eager=True,
         max_model_len=1024,
         disable_log_stats=False,

@@ -1,11 +1,10 @@
 """An engine's record of its own traffic, compared with what its clients saw."""
 
 import asyncio
-import base64
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from hybrid_blocks.tools.trace import read_trace
 from hybrid_blocks.tools.trace.lines import LineReader
 from hybrid_blocks.tools.trace.recorded import Record, parse
 from server import Server
-from traffic import client, complete, encode
+from traffic import client, complete
 
 # The CPU's attention takes blocks of the first; vLLM inflates blocks there in steps of the second.
 _KERNEL_BLOCK, _ALIGNED_BLOCK = 32, 128
@@ -28,7 +27,6 @@ _LENGTH = 1024
 _ROOM = 2**30  # to plan with: the blocks of a plan are as large in any memory
 
 _PATIENCE_S = 120.0
-_SHORTEST_RUN = 9  # tokens in a row, more than those of "request"
 
 
 async def kill_while_it_writes(server: Server, path: Path, prompts: Sequence[str]) -> None:
@@ -45,21 +43,6 @@ async def kill_while_it_writes(server: Server, path: Path, prompts: Sequence[str
         server.kill()
         ended = await asyncio.gather(*answers, return_exceptions=True)
     assert any(isinstance(one, Exception) for one in ended), "the server was killed too late"
-
-
-def traces_of(prompt: str) -> Iterator[bytes]:
-    """Yield what a file would hold if some of a prompt's tokens were in it, as text or numbers."""
-    tokens = encode(prompt)
-    for start in range(0, len(tokens) - _SHORTEST_RUN, _SHORTEST_RUN):
-        run = tokens[start : start + _SHORTEST_RUN]
-        yield prompt[start : start + _SHORTEST_RUN].encode()
-        yield ",".join(map(str, run)).encode()
-        yield ", ".join(map(str, run)).encode()
-        for width in (2, 4, 8):
-            packed = b"".join(token.to_bytes(width, "little") for token in run)
-            yield packed
-            yield packed.hex().encode()
-            yield base64.b64encode(packed)[:-2]
 
 
 def lines_of(traffic: Path) -> list[Record]:

@@ -13,13 +13,12 @@ from typing import Any
 import models
 import pytest
 import vllm
-from features import Answer, Result, run
 from hybrid_blocks.vllm.surface.support import release_of
 from program import is_scheduled_in_one_call
+from rounds import Prompt, Result, assert_close, prompt, run
 from server import ONE_BY_ONE
 from traffic import PREFIX
 
-BUILD = Path(__file__).parents[2] / "build" / "e2e"
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 # Level natural cuts prompts at other places than vLLM does.
@@ -39,23 +38,21 @@ SCHEMA = {
     "required": ["width", "kind"],
     "additionalProperties": False,
 }
+CHUNKS: dict[str, Any] = {"max_num_batched_tokens": 256}
 SORTS = ("plain", "likeliest", "grammar", "samples")
 NUM_REQUESTS = 48
 BOTH_TIMES = 2  # each prompt is sent twice; the second may hit what the first left
 
 
-def requests_of_all_sorts(model: Path, *, with_adapters: bool, top_k: int) -> list[dict[str, Any]]:
+def requests_of_all_sorts(model: Path, *, with_adapters: bool, top_k: int) -> list[Prompt]:
     """Requests in turn: plain, with log probabilities, bound to a schema, with three samples."""
     requests = []
     for number in range(NUM_REQUESTS):
         story = number // BOTH_TIMES
         sort = SORTS[story % len(SORTS)]
-        sampling: dict[str, Any] = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
-        request: dict[str, Any] = {
-            "text": f"Story {story}. {PREFIX[story : story + 250]}",
-            "sampling": sampling,
-            "priority": number % 3,
-        }
+        request = prompt(f"Story {story}. {PREFIX[story : story + 250]}", max_tokens=40)
+        request["priority"] = number % 3
+        sampling = request["sampling"]
         if sort == "likeliest":
             sampling["logprobs"] = 3
             if not with_adapters:  # vLLM's CPU operators for adapters fail at prompts
@@ -79,31 +76,19 @@ def mixed(kind: str, level: str, *, is_cut_otherwise: bool) -> Result:
     Their seed is the engine's: vLLM's CPU build fails at a request with a seed of its own where its
     prompt is cut.
     """
-    model = models.build(kind, BUILD)
+    model = models.build(kind)
     with_adapters = kind == "granitemoehybrid"
     # vLLM 0.32's CPU operators answer otherwise where prompts are cut at other places.
     if release_of(vllm.__version__) == "0.32" and is_cut_otherwise:
         with_adapters = False
-    options: dict[str, Any] = {"scheduling_policy": "priority", "max_num_seqs": 12}
+    options = CHUNKS | {"scheduling_policy": "priority", "max_num_seqs": 12}
     if with_adapters:
         options |= {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
     # One generator serves all samples, so random ones are the same in the same steps only.
     requests = requests_of_all_sorts(
         model, with_adapters=with_adapters, top_k=int(is_cut_otherwise)
     )
-    return run(model, LEVELS[level], requests, options)
-
-
-def assert_close(ours: Answer, theirs: Answer, within: float) -> None:
-    """Same tokens and text; log probabilities of the same tokens, as near as ``within``."""
-    assert ours["tokens"] == theirs["tokens"]
-    assert ours["text"] == theirs["text"]
-    for key in ("likeliest", "prompt_likeliest"):
-        assert (ours[key] is None) == (theirs[key] is None)
-        for place, other in zip(ours[key] or [], theirs[key] or [], strict=True):
-            assert (place is None) == (other is None)
-            for token, value in (place or {}).items():
-                assert abs(value - other[token]) <= within
+    return run(model, LEVELS[level], [requests], options)
 
 
 @pytest.mark.parametrize("level", OURS)
@@ -114,9 +99,7 @@ def test_requests_of_all_sorts_answer_as_without_the_plugin(kind: str, level: st
         mixed(kind, one, is_cut_otherwise=is_natural) for one in ("off", "off again", level)
     )
     assert again.answers == plain.answers, "in float32 and in one process vLLM repeats itself"
-    within = 1e-3 if is_natural else 0.0
-    for answer, expected in zip(ours.answers, plain.answers, strict=True):
-        assert_close(answer, expected, within)
+    assert_close(ours, plain, within=1e-3 if is_natural else 0.0)
     assert ours.is_idle_clean
     if is_natural:
         assert sum(ours.cached) >= sum(plain.cached)
@@ -140,9 +123,9 @@ def test_the_requests_are_of_all_sorts() -> None:
             assert len({tuple(tokens) for tokens in answer["tokens"]}) == 3
     done = [it["text"].rstrip().endswith("}") for it in answers]
     assert sum(done) >= sorts.count("grammar") // 2
-    model = models.build("granitemoehybrid", BUILD)
+    model = models.build("granitemoehybrid")
     texts = requests_of_all_sorts(model, with_adapters=False, top_k=0)
-    without = run(model, "off", texts[:8], {}).answers
+    without = run(model, "off", [texts[:8]], CHUNKS | {"max_num_seqs": 32}).answers
     assert without[0]["tokens"] == answers[0]["tokens"]
     assert without[2]["tokens"] != answers[2]["tokens"]  # story 1 has an adapter
     assert (
@@ -166,21 +149,16 @@ NUM_STREAMS = 200
 @cache
 def drafted(method: str, level: str) -> Result:
     """Greedy answers to 200 requests at once, with drafts."""
-    if method == "mtp":
-        model = models.build_with_draft_head(BUILD)
-    else:
-        model = models.build("gemma3_text", BUILD)
-    requests = [
-        {
-            "text": f"{number * 37 % 1000:03} {PREFIX[number % 50 : number % 50 + 150]}",
-            "sampling": {"temperature": 0, "max_tokens": 24, "ignore_eos": True},
-        }
+    is_mtp = method == "mtp"
+    model = models.build_with_draft_head() if is_mtp else models.build("gemma3_text")
+    texts = (
+        f"{number * 37 % 1000:03} {PREFIX[number % 50 : number % 50 + 150]}"
         for number in range(NUM_STREAMS)
-    ]
-    options = {"speculative_config": DRAFTS[method], "max_num_seqs": 64}
-    if method == "mtp" and level.startswith("natural"):
+    )
+    options = CHUNKS | {"speculative_config": DRAFTS[method], "max_num_seqs": 64}
+    if is_mtp and level.startswith("natural"):
         options["block_size"] = 128  # vLLM's own block, so that sums are rounded alike
-    return run(model, LEVELS[level], requests, options)
+    return run(model, LEVELS[level], [[prompt(text, max_tokens=24) for text in texts]], options)
 
 
 @pytest.mark.parametrize("level", OURS)

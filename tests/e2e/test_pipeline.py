@@ -3,15 +3,12 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import models
 import pytest
 from server import Server, serve
 from traffic import PREFIX, Answer, client, complete
-
-BUILD = Path(__file__).parents[2] / "build" / "e2e"
 
 # The first model runner makes room for what a stage gets from the one before while it traces.
 TRACED = (
@@ -40,7 +37,7 @@ async def answers(server: Server) -> list[Answer]:
     ],
 )
 def test_two_stages_answer_as_one(kind: str, settings: dict[str, Any], parts: str) -> None:
-    model = models.build(kind, BUILD, f"{kind}-in-stages", **settings)
+    model = models.build(kind, name=f"{kind}-in-stages", **settings)
     options = ("--max-num-seqs", "4", "--num-gpu-blocks-override", str(SLABS_FOR_FEW), *TRACED)
     variables = {"HYBRID_BLOCKS_CHECK": "1"}
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
@@ -48,7 +45,7 @@ def test_two_stages_answer_as_one(kind: str, settings: dict[str, Any], parts: st
             serve(
                 model,
                 "natural",
-                BUILD / f"{kind}-{stages}-stages.log",
+                models.BUILD / f"{kind}-{stages}-stages.log",
                 *options,
                 *("--pipeline-parallel-size", str(stages)),
                 variables=variables | ({"VLLM_PP_LAYER_PARTITION": parts} if stages > 1 else {}),

@@ -14,8 +14,6 @@ from scenario import PROMPTS, Record, arrival, live_through
 from server import MODEL, ONE_BY_ONE, Server, serve
 from traffic import shortfalls
 
-BUILD = Path(__file__).parents[2] / "build" / "e2e"
-
 # Blocks, so that some of 24 requests of 500 tokens must be preempted; the block sizes differ.
 NUM_BLOCKS = 60
 NUM_SLABS = 40  # level natural needs fewer for the same requests
@@ -47,8 +45,8 @@ _without: dict[str, Record] = {}
 
 @contextmanager
 def served(kind: str, level: str) -> Iterator[Server]:
-    model = models.build(kind, BUILD)
-    log = BUILD / f"{kind}-{level}.log"
+    model = models.build(kind)
+    log = models.BUILD / f"{kind}-{level}.log"
     number = NUM_SLABS if is_natural(level) else NUM_BLOCKS
     options: tuple[str, ...] = ("--num-gpu-blocks-override", str(number))
     if kind in models.TOKENS_PER_STEP:
@@ -75,7 +73,7 @@ def served(kind: str, level: str) -> Iterator[Server]:
 
 def traffic(kind: str, level: str) -> Path:
     """Where a server with the plugin records its requests; both endings that it may have."""
-    return BUILD / f"{kind}-{level}.traffic.jsonl{'.gz' if is_natural(level) else ''}"
+    return models.BUILD / f"{kind}-{level}.traffic.jsonl{'.gz' if is_natural(level) else ''}"
 
 
 def record(kind: str, level: str) -> Record:
@@ -176,66 +174,48 @@ def test_a_hit_changes_no_answer(records: tuple[Record, Record]) -> None:
         assert [answer.tokens for answer in one.second] == [answer.tokens for answer in one.first]
 
 
-def test_the_small_cache_preempts_requests(records: tuple[Record, Record]) -> None:
+def test_the_small_cache_preempts_and_disconnected_clients_leave_no_block_behind(
+    records: tuple[Record, Record],
+) -> None:
     assert all(one.preemptions > 0 for one in records)
-
-
-def test_disconnected_clients_leave_no_block_behind(records: tuple[Record, Record]) -> None:
     assert [one.usage_after_hang_ups for one in records] == [0.0, 0.0]
 
 
-def test_metrics_show_the_usual_gauges(records: tuple[Record, Record]) -> None:
+def test_metrics_show_vllms_counts_and_the_plugins_blocks_at_its_level(
+    records: tuple[Record, Record], case: tuple[str, str]
+) -> None:
+    without, with_plugin = records
     for one in records:
         assert one.metrics["vllm:prefix_cache_hits_total"] > 0
         assert one.metrics["vllm:request_success_total"] >= 6 + 6 + 24 + 200
-
-
-def test_metrics_show_the_plugins_blocks(
-    records: tuple[Record, Record], case: tuple[str, str]
-) -> None:
-    without, with_plugin = records
     assert "hybrid_blocks_blocks" not in without.metrics
+    name, count = "hybrid_blocks_blocks", NUM_BLOCKS
     if is_natural(case[1]):
-        assert with_plugin.metrics["hybrid_blocks_slabs"] == NUM_SLABS - 1
-    else:
-        assert with_plugin.metrics["hybrid_blocks_blocks"] == NUM_BLOCKS - 1
-
-
-def test_figures_are_labelled_as_vllms_own_and_name_the_level(
-    records: tuple[Record, Record], case: tuple[str, str]
-) -> None:
-    without, with_plugin = records
+        name, count = "hybrid_blocks_slabs", NUM_SLABS
+    assert with_plugin.metrics[name] == count - 1
     assert without.info == ""
-    level = case[1].replace(BATCHED, "manager") if not is_natural(case[1]) else "natural"
-    for label in (f'model_name="{MODEL}"', 'engine="0"', f'level="{level}"', 'reason=""'):
+    for label in (f'model_name="{MODEL}"', 'engine="0"', f'level="{level_of(case)}"', 'reason=""'):
         assert label in with_plugin.info
 
 
-def test_the_log_says_where_requests_are_scheduled_in_one_call(
-    records: tuple[Record, Record], case: tuple[str, str]
-) -> None:
-    assert is_scheduled_in_one_call(records[1].log) is case[1].endswith(BATCHED)
+def level_of(case: tuple[str, str]) -> str:
+    return "natural" if is_natural(case[1]) else case[1].replace(BATCHED, "manager")
 
 
-def test_the_log_says_what_the_bytes_hold_at_level_natural(
+def test_the_log_says_what_is_active_and_what_the_bytes_hold(
     records: tuple[Record, Record], case: tuple[str, str]
 ) -> None:
-    log = records[1].log
+    without, log = records[0].log, records[1].log
+    assert "hybrid_blocks" not in without
+    lines = [line for line in log.splitlines() if "] hybrid_blocks " in line]
+    assert [line for line in lines if str(traffic(*case)) in line] == lines[1:]
+    assert len(lines) == 2
+    release = vllm.__version__.partition("+")[0]
+    assert f"in vLLM {release}: level {level_of(case)};" in lines[0]
+    assert is_scheduled_in_one_call(log) is case[1].endswith(BATCHED)
     assert (f"in {NUM_SLABS} slabs of" in log) == is_natural(case[1])
     assert ("HYBRID_BLOCKS_CHECK: hits" in log) == is_natural(case[1])
     assert "IntegrityError" not in log
-
-
-def test_one_line_of_the_log_says_what_is_active(
-    records: tuple[Record, Record], case: tuple[str, str]
-) -> None:
-    without, with_plugin = records
-    assert "hybrid_blocks" not in without.log
-    lines = [line for line in with_plugin.log.splitlines() if "] hybrid_blocks " in line]
-    assert [line for line in lines if str(traffic(*case)) in line] == lines[1:]
-    assert len(lines) == 2
-    level = case[1].replace(BATCHED, "manager") if not is_natural(case[1]) else "natural"
-    assert f"in vLLM {vllm.__version__.partition('+')[0]}: level {level};" in lines[0]
 
 
 def test_the_file_of_a_killed_engine_says_what_its_clients_saw(
@@ -261,7 +241,7 @@ def test_a_replay_of_the_file_finds_what_the_engine_found(
     phases = [phase for phase in PROMPTS if phase != "pressed" or not is_natural(level)]
     found = [answer.cached_tokens for phase in phases for answer in getattr(one, phase)]
     hits = hits_of_replay(
-        models.build(kind, BUILD),
+        models.build(kind),
         traffic(kind, level),
         NUM_SLABS if is_natural(level) else NUM_BLOCKS,
         models.TOKENS_PER_STEP[kind],

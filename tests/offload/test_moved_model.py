@@ -1,46 +1,51 @@
 """A model named on a hub, whose branch moves between two starts over one disk and bucket."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-import hub
 import models
-from named import BLOCK_TOKENS, NUM_TOKENS, run
-from safetensors.torch import load_file, save_file
+from conversations import offload
+from hub_cache import add_commit
+from rounds import run
+from safetensors.torch import load, save
+from traffic import PREFIX, encode
 
-BUILD = Path(__file__).parents[2] / "build" / "e2e"
 NAME = "makers/tiny"
+NUM_TOKENS, BLOCK_TOKENS = 331, 32
 FOUND = NUM_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
 
 
-def trained_on(model: Path, target: Path) -> Path:
-    """Copy a model with the embeddings of other tokens, which changes every key and value."""
-    shutil.copytree(model, target)
-    weights = load_file(model / "model.safetensors")
+def test_a_restart_reads_nothing_of_weights_that_a_branch_has_left(tmp_path: Path) -> None:
+    model = models.build("gemma3_text")
+    files = {it.name: it.read_bytes() for it in model.iterdir() if it.is_file()}
+    weights = load(files["model.safetensors"])
+    # Embeddings of other tokens change every key and value.
     name = "model.embed_tokens.weight"
     weights[name] = weights[name].roll(1, 0).contiguous()
-    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
-    return target
+    trained_on = files | {"model.safetensors": save(weights, metadata={"format": "pt"})}
+    disk, objects = f"{tmp_path}/disk:1GiB", f"file://{tmp_path}/objects"
+    transfer = {"kv_transfer_config": offload(host="64MiB", disk=disk, objects=objects)}
 
+    def serve(**options: Any) -> tuple[int, list[int]]:
+        """Return how many of a prompt's tokens a new engine found, and its answer."""
+        sampling = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
+        # A request is written to the tiers below in the steps after its last one.
+        rounds = [
+            [{"tokens": tokens, "sampling": sampling}]
+            for tokens in (encode(PREFIX * 2)[:NUM_TOKENS], [1])
+        ]
+        options |= {"dtype": "float32", "block_size": BLOCK_TOKENS}
+        variables = {"HF_HOME": str(tmp_path / "home")}
+        result = run(NAME, "natural", rounds, options, variables=variables)
+        return result.cached[0], result.tokens[0]
 
-def test_a_restart_reads_nothing_of_weights_that_a_branch_has_left(tmp_path: Path) -> None:
-    model = models.build("gemma3_text", BUILD)
-    offload: dict[str, Any] = {
-        "spec_name": "HybridOffloadingSpec",
-        "spec_module_path": "hybrid_blocks.offload",
-        "host": "64MiB",
-        "disk": f"{tmp_path}/disk:1GiB",
-        "objects": f"file://{tmp_path}/objects",
-        "read": "longest",
-    }
-    with hub.serve(NAME) as served:
-        variables = served.variables | {"HF_HOME": str(tmp_path / "home")}
-        served.move(model)
-        (first,) = run(NAME, [offload], variables)
-        (again,) = run(NAME, [offload], variables)
-        served.move(trained_on(model, tmp_path / "trained-on"))
-        moved, alone = run(NAME, [offload, None], variables)
-    assert (first.cached, again.cached, again.tokens) == (0, FOUND, first.tokens)
-    assert (moved.cached, moved.tokens) == (0, alone.tokens)
-    assert alone.tokens != first.tokens
+    cache = tmp_path / "home" / "hub"
+    add_commit(cache, NAME, files)
+    found, first = serve(**transfer)
+    assert found == 0
+    assert serve(**transfer) == (FOUND, first)
+    add_commit(cache, NAME, trained_on)
+    moved, alone = serve(**transfer), serve()
+    assert moved == alone
+    assert alone[0] == 0
+    assert alone[1] != first
