@@ -1,7 +1,5 @@
 """``python -m rig``: run vLLM's tests at a level and compare with vLLM alone."""
 
-import signal
-import sys
 import time
 from dataclasses import asdict
 from importlib.metadata import version
@@ -11,12 +9,11 @@ from typing import Annotated, Any
 import orjson
 import typer
 
-from rig import code, exemptions, hub_cache, record, source
+from rig import exemptions, hub_cache, record, source
 from rig.baseline import Baseline
-from rig.progress import Outcomes
 from rig.session import Session
-from rig.suites import SUITES, suites_at, targets
-from rig.verdict import Verdict, judge, to_repeat
+from rig.suites import SUITES, targets
+from rig.verdict import Outcomes, Verdict, judge, to_repeat
 
 QUICK = "quick"
 
@@ -36,8 +33,8 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
 
     Every suite is also run without the plugin, once for all levels and later runs: tests that fail
     there are reported as such and not run again. The quick form asks only about tests that do not
-    pass with it, and so does ``--asked`` about whole suites. A run that was interrupted goes on;
-    one that came to its end starts again. Counts of whole suites go into a dated record.
+    pass with it, and so does ``--asked`` about whole suites. Counts of whole suites go into a dated
+    record.
     """
     build = build.resolve()
     build.mkdir(parents=True, exist_ok=True)
@@ -48,15 +45,17 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
         hub=hub,
         logs=build,
         workers=workers,
-        code=code.fingerprint(),
         options=tuple(option or ()),
     )
     baseline = Baseline(session, build / f"without-{version('vllm')}")
     results: dict[str, Any] = {}
     ok = True
-    runs = _runs(levels.split(","), suites.split(","), quick=quick)
-    for name, (files, at_levels) in runs.items():
-        for level in at_levels:
+    asked_suites = suites.split(",")
+    # Imports take longer than most files' tests, so the quick form is one session.
+    runs = [[QUICK, *asked_suites]] if quick else [[suite, suite] for suite in asked_suites]
+    for name, *of in runs:
+        files = targets(of, quick=quick)
+        for level in levels.split(","):
             start = time.monotonic()
             is_asked = quick or asked
             verdict = _verdict(session, baseline, name, level, files, is_asked=is_asked)
@@ -67,26 +66,7 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
             if not quick:
                 record.write(records, name, level, verdict)
             ok = ok and verdict.ok
-    for name, (_, at_levels) in runs.items():
-        for level in at_levels:
-            session.forget(name, level)
     raise typer.Exit(0 if ok else 1)
-
-
-def _runs(
-    levels: list[str], suites: list[str], *, quick: bool
-) -> dict[str, tuple[list[str], list[str]]]:
-    """Name what is run in one session, with its files and levels.
-
-    Imports take longer than most files' tests, so the quick form is one session.
-    """
-    if quick:
-        return {QUICK: (targets(suites, quick=True), levels)}
-    at_levels: dict[str, list[str]] = {}
-    for level in levels:
-        for suite in suites_at(level, suites):
-            at_levels.setdefault(suite, []).append(level)
-    return {suite: (targets([suite], quick=False), at) for suite, at in at_levels.items()}
 
 
 def _verdict(
@@ -99,29 +79,21 @@ def _verdict(
     is_asked: bool,
 ) -> Verdict:
     exempt = exemptions.load(level)
-    max_share = exemptions.max_share(level)
     known = {} if is_asked else baseline.whole(name, files)
 
-    def without(outcomes: Outcomes) -> Outcomes:
+    def judged(outcomes: Outcomes, reached: set[str]) -> Verdict:
+        without = dict.fromkeys(outcomes, "missing") | known
         if is_asked:
-            return baseline.of(to_repeat(outcomes))
-        return dict.fromkeys(outcomes, "missing") | known
+            without = baseline.of(to_repeat(outcomes))
+        return judge(outcomes, without, exempt, reached=reached)
 
     # Many of those wait for a device or a peer until their time is out.
     failing = [test for test, outcome in known.items() if outcome not in ("passed", "skipped")]
-    outcomes = session.run(name, level, files, leave_out=failing)
-    reached = session.reached(name, level)
-    verdict = judge(
-        outcomes, without(outcomes), exempt, reached=reached, max_exempt_share=max_share
-    )
+    outcomes, reached = session.run(name, level, files, leave_out=failing)
+    verdict = judged(outcomes, reached)
     if failed := [test for test, outcome in verdict.regressions.items() if outcome != "missing"]:
         # A busy machine makes tests with deadlines fail; what fails twice, fails.
-        again = f"{name}-again"
-        outcomes |= session.run(again, level, failed)
-        session.forget(again, level)
-        verdict = judge(
-            outcomes, without(outcomes), exempt, reached=reached, max_exempt_share=max_share
-        )
+        verdict = judged(outcomes | session.run(f"{name}-again", level, failed)[0], reached)
     return verdict
 
 
@@ -133,6 +105,4 @@ def _print(level: str, name: str, verdict: Verdict, seconds: float) -> None:
         typer.echo(f"  passes, remove it from exempt.toml: {test}")
 
 
-# Ended from outside, it ends what it started.
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 typer.run(main)

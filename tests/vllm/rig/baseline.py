@@ -5,8 +5,8 @@ from pathlib import Path
 
 import orjson
 
-from rig.progress import Outcomes
 from rig.session import Session
+from rig.verdict import Outcomes
 
 LEVEL = "off"
 
@@ -25,8 +25,7 @@ class Baseline:
         """Return the outcome of every test of a suite, running it if that was never done."""
         file = self.folder / f"{suite}.json"
         if not file.exists():
-            _write(file, self.session.run(suite, LEVEL, targets))
-            self.session.forget(suite, LEVEL)
+            _write(file, self.session.run(suite, LEVEL, targets)[0])
         return _read(file)
 
     def of(self, tests: list[str]) -> Outcomes:
@@ -37,8 +36,7 @@ class Baseline:
         if missing := [test for test in tests if test not in known]:
             # A test that vanishes without the plugin has nothing to say about it.
             found = dict.fromkeys(missing, "missing")
-            found |= self.session.run("asked", LEVEL, missing)
-            self.session.forget("asked", LEVEL)
+            found |= self.session.run("asked", LEVEL, missing)[0]
             asked = self.folder / "asked.json"
             _write(asked, _read(asked) | found)
             known |= found

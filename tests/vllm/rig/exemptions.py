@@ -4,19 +4,17 @@ import tomllib
 from collections.abc import Collection
 from pathlib import Path
 
-from rig.level import BATCHED, OFFLOAD
+from rig.level import BATCHED
 
 ABOVE = {
     "manager": ("manager",),
     BATCHED: ("manager", BATCHED),
     "natural": ("manager", "natural"),
-    OFFLOAD: (OFFLOAD,),
 }
 """Whose exemptions hold at a level: what a level replaces, the ones above it replace too."""
 
 MAX_SHARE = 0.05
-MAX_SHARES = {OFFLOAD: 0.15}
-"""The share of a suite that may be exempt. vLLM tests its own policies and layout of offload."""
+"""The share of a suite that may be exempt."""
 
 FILE = Path(__file__).parent.parent / "exempt.toml"
 
@@ -37,16 +35,6 @@ def load(level: str, file: Path = FILE) -> dict[str, str]:
     return {entry["test"]: entry["reason"] for entry in entries if entry["level"] in covering}
 
 
-def max_share(level: str) -> float:
-    """Return which share of a suite's tests may be exempt at a level."""
-    return MAX_SHARES.get(level, MAX_SHARE)
-
-
 def entry_of(test: str, exempt: Collection[str]) -> str | None:
-    """Return the entry that covers a test: its own, its function's, its class's or its file's."""
-    if test in exempt:
-        return test
-    name, _, _ = test.partition("[")
-    while name and name not in exempt:
-        name, _, _ = name.rpartition("::")
-    return name or None
+    """Return the entry that covers a test: its own, or its function's."""
+    return next((it for it in (test, test.partition("[")[0]) if it in exempt), None)

@@ -1,7 +1,5 @@
 """Which of vLLM's tests are run."""
 
-from rig.level import OFFLOAD
-
 SUITES = {
     "core": ("tests/v1/core",),
     "kv_offload": ("tests/v1/kv_offload",),
@@ -22,21 +20,6 @@ SUITES = {
         "tests/v1/worker/test_attn_utils.py",
         "tests/v1/worker/test_gpu_model_runner.py",
         "tests/v1/worker/test_utils.py",
-    ),
-}
-
-# Files of `kv_connector` that may meet another offload: the rest is about other connectors.
-OFFLOADING_CONNECTOR = "offloading_connector"
-_UNIT = "tests/v1/kv_connector/unit"
-OFFLOAD_SUITES = {
-    "kv_offload": SUITES["kv_offload"],
-    OFFLOADING_CONNECTOR: (
-        f"{_UNIT}/offloading_connector",
-        f"{_UNIT}/test_config.py",
-        f"{_UNIT}/test_hma_auto_config.py",
-        f"{_UNIT}/test_multi_connector.py",
-        f"{_UNIT}/test_offloading_connector.py",
-        f"{_UNIT}/test_scheduler_kv_connector_override.py",
     ),
 }
 
@@ -61,16 +44,8 @@ QUICK = {
 }
 
 
-def suites_at(level: str, suites: list[str]) -> list[str]:
-    """Return those of ``suites`` in which a level changes anything, by the names of its parts."""
-    if level != OFFLOAD:
-        return suites
-    parts = {"kv_connector": OFFLOADING_CONNECTOR}
-    return [name for suite in suites if (name := parts.get(suite, suite)) in OFFLOAD_SUITES]
-
-
 def targets(suites: list[str], *, quick: bool) -> list[str]:
     """Return the files and folders of the suites that a run covers."""
     if not quick:
-        return [file for suite in suites for file in (SUITES | OFFLOAD_SUITES)[suite]]
+        return [file for suite in suites for file in SUITES[suite]]
     return [file for suite in suites for file in QUICK.get(suite, ())]

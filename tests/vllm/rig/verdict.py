@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rig.exemptions import MAX_SHARE, entry_of
-from rig.progress import Outcomes
+
+Outcomes = dict[str, str]
 
 
 @dataclass(kw_only=True)
@@ -18,7 +19,6 @@ class Verdict:
     nothing about the level. ``exempt`` fails at the level with a stated reason, ``regressions``
     without one. ``stale`` are entries for exempt tests that all pass. ``reached`` are those of
     ``passed`` and ``exempt`` that used classes that the level puts in place of vLLM's.
-    ``max_exempt_share`` is the share that may be exempt.
     """
 
     passed: list[str] = field(default_factory=list)
@@ -28,13 +28,12 @@ class Verdict:
     regressions: dict[str, str] = field(default_factory=dict)
     stale: list[str] = field(default_factory=list)
     reached: list[str] = field(default_factory=list)
-    max_exempt_share: float = MAX_SHARE
 
     @property
     def too_many_exempt(self) -> bool:
         """Whether more tests are exempt than the project allows itself."""
         counted = len(self.passed) + len(self.exempt) + len(self.regressions)
-        return len(self.exempt) > self.max_exempt_share * counted
+        return len(self.exempt) > MAX_SHARE * counted
 
     @property
     def ok(self) -> bool:
@@ -79,14 +78,13 @@ def judge(
     exemptions: dict[str, str],
     *,
     reached: Set[str] = frozenset(),
-    max_exempt_share: float = MAX_SHARE,
 ) -> Verdict:
     """Sort every test into its class.
 
     ``without`` needs the tests of `to_repeat`; one that passes there and is not among those with
     the plugin is ``missing``.
     """
-    verdict = Verdict(max_exempt_share=max_exempt_share)
+    verdict = Verdict()
     passing: set[str] = set()
     failing: set[str] = set()
     for test in sorted(with_plugin | without):
