@@ -315,7 +315,7 @@ build/.docs-env: $(UV) pyproject.toml
 	$(UV) pip install --quiet --python $(DOCS_VENV)/bin/python --group docs
 	@mkdir -p build && touch $@
 
-.PHONY: docs claims reference
+.PHONY: docs claims reference levels
 docs: build/.docs-env ## Build the site of docs/ into build/site; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
 	@echo build/site/index.html
@@ -325,6 +325,10 @@ claims: ## Print which test holds which claim
 
 reference: build/.installed ## Write docs/reference from the code
 	$(VENV)/bin/python docs/make/reference.py
+
+levels: build/.developed ## Write docs/coverage.md: which level each engine reaches, by vLLM
+	VLLM_TARGET_DEVICE=cpu $(VLLM_VENV)/bin/python docs/make/level_table.py > build/coverage.md
+	mv build/coverage.md docs/coverage.md
 
 # --- proofs of the tests ----------------------------------------------------
 

@@ -128,7 +128,7 @@ def test_options_count_as_given_only_on_the_command_line() -> None:
     "command",
     [
         ["profile"],
-        ["doctor", "--table"],
+        ["doctor", "--model", "Phi-4"],
         ["replay", "--manager", "rust", "--manager", "vllm"],
     ],
 )

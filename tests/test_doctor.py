@@ -91,15 +91,16 @@ def test_a_package_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--lora"], "--lora without --model: say of which model's engine"),
-        (["--pp", "2", "--speculative", "mtp:2"], "--speculative, --pp without --model"),
-        (["--dcp", "2"], "--dcp without --model"),
-        (["--table", "--model", "Phi-4"], "--model beside --table"),
+        (["--images"], "--images without --model: say of which model's engine"),
+        (["--model", "Qwen3.5-27"], "near it: Qwen3.5-27B"),
         (
-            ["--model", "gpt-oss-20b", "--speculative", "mtp:2"],
-            "--speculative mtp:2: gpt-oss-20b has no draft head for multi-token prediction",
+            ["--", "vllm", "serve", "gpt-oss-20b", "--spec-method", "mtp", "--spec-tokens", "2"],
+            "gpt-oss-20b has no draft head",
         ),
-        (["--model", "Qwen3.5-27B", "--pp", "100"], "--pp 100 exceeds the 64 layers of Qwen3.5"),
+        (
+            ["--", "vllm", "serve", "Qwen3.5-27B", "--pipeline-parallel-size", "100"],
+            "--pp 100 exceeds the 64 layers of Qwen3.5",
+        ),
     ],
 )
 def test_an_engine_that_cannot_be_is_one_clear_line_and_exit_code_2(
@@ -152,7 +153,7 @@ def test_the_extras_that_commands_draw_with_are_usable(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "words", [["--model", "Phi-4"], ["--table"], ["--", "vllm", "serve", "Qwen/Qwen3.5-27B"]]
+    "words", [["--model", "Phi-4"], ["--", "vllm", "serve", "Qwen/Qwen3.5-27B"]]
 )
 def test_an_engine_is_asked_of_vllm_alone(
     monkeypatch: pytest.MonkeyPatch, words: list[str]

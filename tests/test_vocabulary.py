@@ -1,5 +1,6 @@
 """One vocabulary of options: vLLM's name works wherever a short one does; shells complete it."""
 
+import json
 from typing import Any
 
 import pytest
@@ -40,17 +41,22 @@ def test_each_command_takes_vllms_name_where_it_has_a_short_one(command: str) ->
         assert short not in known or names <= known, names
 
 
-@pytest.mark.parametrize("command", ["plan", "replay", "profile", "doctor", "view"])
+@pytest.mark.parametrize("command", ["plan", "replay", "profile", "view"])
 def test_commands_about_an_engine_take_its_method_of_drafts(command: str) -> None:
     assert "--speculative" in options(command)
 
 
-def test_drafts_are_planned_by_method_as_by_number() -> None:
-    words = ["plan", "Qwen3.5-27B", "--memory", "24GiB", "--json", "-"]
-    by_method = CliRunner().invoke(app, [*words, "--speculative", "mtp:2"])
-    by_number = CliRunner().invoke(app, [*words, "--num-speculative-tokens", "2"])
-    assert by_method.exit_code == 0
-    assert by_method.stdout == by_number.stdout
+@pytest.mark.parametrize(("method", "full"), [("mtp", 17), ("ngram", 16)])
+def test_drafts_are_planned_as_a_command_of_vllms_is(method: str, full: int) -> None:
+    """Only ``mtp`` loads the model's own head, a layer of full attention."""
+    words = ["plan", "--memory", "24GiB", "--json", "-"]
+    command = f"vllm serve Qwen3.5-27B --spec-method {method} --spec-tokens 2".split()
+    found = [
+        json.loads(CliRunner().invoke(app, [*words, *engine]).stdout)
+        for engine in (["Qwen3.5-27B", "--speculative", f"{method}:2"], ["--", *command])
+    ]
+    assert [report["layers"]["full"] for report in found] == [full, full]
+    assert found[0]["natural"]["groups"] == found[1]["natural"]["groups"]
 
 
 REFUSED = {
@@ -63,8 +69,6 @@ REFUSED = {
 @pytest.mark.parametrize("command", REFUSED)
 def test_drafts_that_cannot_be_are_refused(command: str) -> None:
     words = (command, *REFUSED[command])
-    both = ("--speculative", "ngram:2", "--num-speculative-tokens", "3")
-    assert "--num-speculative-tokens beside --speculative ngram:2" in complaint(*words, *both)
     assert "Phi-4 has no draft head" in complaint(*words, "--speculative", "mtp:2")
     assert "its drafter cannot be planned" in complaint(*words, "--speculative", "eagle:3")
 

@@ -17,7 +17,7 @@ import pytest
 import typer
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.cli import FUNCTIONS, app
-from hybrid_blocks.tools.cli.output import to_draw, to_page, to_write
+from hybrid_blocks.tools.cli.output import to_page, to_write
 from hybrid_blocks.tools.trace import FORMATS
 from typer.testing import CliRunner
 
@@ -84,8 +84,7 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "replay_run.SharedCache",
         ),
         *(
-            "doctor.ask_for_vllm",
-            "doctor_reach.ask_for_vllm",
+            "doctor_reach.need_vllm",
             "doctor._print_installation",
             "top.read_engine",
         ),
@@ -232,7 +231,7 @@ def test_what_is_no_file_is_refused_in_one_line(path: str) -> None:
         assert check(*words)
 
 
-WRITES = {to_write, to_draw, to_page}
+WRITES = {to_write, to_page}
 MODELS = {("doctor", "model"), ("plan", "model"), ("replay", "model"), ("view", "model")}
 """Parameters that may also name a file."""
 BESIDE: dict[tuple[str, str], list[str]] = {

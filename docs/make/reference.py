@@ -127,7 +127,7 @@ def reasons() -> str:
     """Return the page of all reasons for a lower level."""
     parts = ["# Which level an engine reaches\n", MADE]
     parts.append(
-        "[`hybrid-blocks doctor --model NAME`](cli.md#doctor) answers before an engine starts, "
+        "[`hybrid-blocks doctor -- vllm serve …`](cli.md#doctor) answers before an engine starts, "
         "with exit code 3 if it reaches less than you asked for. [coverage.md](../coverage.md) "
         "has all built-in models. The log, `doctor` and `plan` show the first reason that applies, "
         "in the words below.\n"

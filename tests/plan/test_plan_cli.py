@@ -13,7 +13,7 @@ from hybrid_blocks.tools.cli import app
 from typer.testing import CliRunner
 
 QWEN = ("Qwen3.5-27B", "--memory", "13.61GiB", "--tp", "2", "--max-model-len", "262144")
-MTP = ("--num-speculative-tokens", "2", "--max-num-batched-tokens", "8192")
+MTP = ("--speculative", "mtp:2", "--max-num-batched-tokens", "8192")
 
 
 def _run(*arguments: str) -> tuple[int, str, str]:
@@ -338,10 +338,9 @@ PLANNED = "Qwen3.5-27B --memory 24GiB"
         (f"{PLANNED} --max-model-len -4", "no number of tokens"),
         (f"{PLANNED} --max-model-len 4096M", "at most 2,147,483,647"),
         (f"{PLANNED} --max-num-seqs {'9' * 20}", "at most 2,147,483,647"),
-        (f"{PLANNED} --num-speculative-tokens -1", "not be negative"),
         (
-            f"{PLANNED} --num-speculative-tokens 100000",
-            "--num-speculative-tokens 100000: vLLM verifies at most 128",
+            f"{PLANNED} --speculative ngram:100000",
+            "--speculative ngram:100000: vLLM verifies at most 128",
         ),
         (f"{PLANNED} --kv-cache-dtype fp7", "unknown dtype"),
         (f"{PLANNED} --mamba-cache-mode all", "none or align"),
@@ -389,7 +388,7 @@ def test_a_plan_waits_for_no_heavy_import() -> None:
 
 def test_max_num_seqs_caps_what_runs_and_a_warning_says_so() -> None:
     options = ("Qwen3.6-35B-A3B", "--tp", "2", "--kv-cache-dtype", "fp8", "--memory", "34GiB")
-    report = _report(*options, "--num-speculative-tokens", "2", "--lengths", "512,32k")
+    report = _report(*options, "--speculative", "mtp:2", "--lengths", "512,32k")
     for side, held in (("natural", 361.27), ("vllm", 304.50)):
         short, long = report[side]["lengths"][1:]
         assert (round(short["concurrency"], 2), short["running"]) == (held, 256)
@@ -405,7 +404,7 @@ def test_max_num_seqs_caps_what_runs_and_a_warning_says_so() -> None:
         "max_num_seqs 8 caps requests of 1,024, 4,096, 16,384; memory holds 115.71x (natural), "
         "99.40x (vLLM) of 1,024: raise --max-num-seqs to run more"
     )
-    _, out, _ = _run(*options, "--num-speculative-tokens", "2", "--lengths", "512")
+    _, out, _ = _run(*options, "--speculative", "mtp:2", "--lengths", "512")
     assert out.count("256.00x (max_num_seqs)") == 2
 
 

@@ -202,9 +202,9 @@ def test_an_option_that_the_log_does_not_tell_is_found() -> None:
     lines.append("model  tensor_parallel_size")
     code, out, _ = _run("--log", "-", "--kv-cache-dtype", "fp8", "--tp", "2", text="".join(lines))
     assert code == 0
-    assert "they agree with --num-speculative-tokens 2" in out
+    assert "they agree with --speculative mtp:2" in out
     code, out, _ = _run(
-        *("--log", "-", "--kv-cache-dtype", "fp8", "--tp", "2", "--num-speculative-tokens", "2"),
+        *("--log", "-", "--kv-cache-dtype", "fp8", "--tp", "2", "--speculative", "mtp:2"),
         text="".join(lines),
     )
     assert "all figures of the log are those" in out

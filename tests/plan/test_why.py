@@ -152,7 +152,7 @@ def test_another_number_of_cards_has_another_memory() -> None:
 
 
 def test_the_layers_are_explained_as_one_rank_stores_them() -> None:
-    _, out, _ = _run(*QWEN, "--num-speculative-tokens", "2", "--why", "layers")
+    _, out, _ = _run(*QWEN, "--speculative", "mtp:2", "--why", "layers")
     assert out.splitlines() == [
         "48 gated_delta_net: conv 5 x 5120 bfloat16 + recurrent 24 x 128 x 128 float32 = "
         "1,624,064 bytes a state",
@@ -162,7 +162,7 @@ def test_the_layers_are_explained_as_one_rank_stores_them() -> None:
 
 
 def test_what_vllm_logs_is_explained_group_by_group() -> None:
-    _, out, _ = _run(*QWEN, "--num-speculative-tokens", "2", "--why", "vllm logs")
+    _, out, _ = _run(*QWEN, "--speculative", "mtp:2", "--why", "vllm logs")
     assert "of a request of 262,144 tokens (3 x 4 states + ceil(262,144 / 800)) = " in out
     _, out, _ = _run("Gemma-3-27B", "--memory", "24GiB", "--why", "vllm logs")
     window = "(ceil(min(1,024 - 1 + 16,384, 131,072) / 16) + 1)"
@@ -235,7 +235,7 @@ def test_figures_of_sglang_are_explained(name: str, told: str) -> None:
 
 
 def test_drafts_and_windows_stand_in_sglangs_formulas() -> None:
-    drafts = ("--num-speculative-tokens", "3", "--why", "state slots")
+    drafts = ("--speculative", "mtp:3", "--why", "state slots")
     assert "(1 + 4 to verify a draft / 5)" in _run("Qwen3.5-27B", "--memory", "24GiB", *drafts)[1]
     windows = _run("gpt-oss-20b", "--memory", "24GiB", "--why", "requests of 4k")[1]
     assert "tokens of windows / 258) = " in windows

@@ -157,7 +157,7 @@ GRANITE, QWEN = "--model Granite-4.0-Micro --memory", "--model Qwen3.5-27B --mem
         ("--limit 1 --max-num-batched-tokens 100", {"steps": 6 + 3}),
         (
             "--model Qwen3.6-35B-A3B --memory 8GiB --tp 2 --kv-cache-dtype fp8 "
-            "--num-speculative-tokens 2 --max-num-seqs 64",
+            "--speculative ngram:2 --max-num-seqs 64",
             {"model": "Qwen3.6-35B-A3B", "memory_bytes": 2**33, "tp": 2, "kv_cache_dtype": "fp8"}
             | {"num_speculative_tokens": 2, "max_num_seqs": 64, "max_num_batched_tokens": 8192},
         ),
@@ -229,7 +229,7 @@ def test_many_skipped_lines_are_named_in_part(tmp_path: Path, trace: Path) -> No
 
 def test_a_replay_says_of_which_engine_it_is(trace: Path) -> None:
     options = ("--model", "Qwen3.6-35B-A3B", "--memory", "8GiB", "--tp", "2")
-    more = ("--kv-cache-dtype", "fp8", "--num-speculative-tokens", "2", "--max-num-seqs", "64")
+    more = ("--kv-cache-dtype", "fp8", "--speculative", "ngram:2", "--max-num-seqs", "64")
     engine = "\nQwen3.6-35B-A3B, 8 GiB a GPU, tp 2, KV fp8, 2 draft tokens, 64 requests at once at"
     assert engine in run(trace, *options, *more)
 

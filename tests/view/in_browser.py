@@ -290,7 +290,7 @@ MOVED = (
     ("model", "Qwen3-Next-80B-A3B", ()),
     ("tp", "4", ("--tp", "4")),
     ("format", "fp8", ("--kv-cache-dtype", "fp8")),
-    ("drafts", 2, ("--num-speculative-tokens", "2")),
+    ("drafts", 2, ("--speculative", "mtp:2")),
     ("most", "64", ("--max-num-seqs", "64")),
     ("longest", "32k", ("--max-model-len", "32k")),
 )

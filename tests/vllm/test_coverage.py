@@ -1,5 +1,6 @@
 """An engine reaches the level and scheduler that ``reach`` and docs/coverage.md give."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +17,22 @@ from hybrid_blocks.tools.doctor.answer import NUM_REQUESTS, at_level, probed, re
 from hybrid_blocks.tools.doctor.engine import Engine
 from hybrid_blocks.tools.doctor.features import (
     METHODS,
+    OFFLOADING,
+    OURS,
     Features,
     Speculative,
+    asked,
     is_served,
     parse_speculative,
+    transfer,
 )
-from hybrid_blocks.tools.doctor.table import FEATURES, MOST_SERVED, Row, document, rows, share
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hybrid_blocks.vllm.surface.support import release_of
+from level_table import FEATURES, MOST_SERVED, Row, document, rows, share
 from natural.engine import Engine as NaturalEngine
 from natural.engine import installed
 from typer.testing import CliRunner
@@ -49,10 +54,8 @@ def found() -> list[Row]:
     return list(rows())
 
 
-def test_the_document_is_what_the_command_prints(found: list[Row]) -> None:
-    assert document(found) == DOCUMENT.read_text(), (
-        "hybrid-blocks doctor --table > docs/coverage.md"
-    )
+def test_the_document_is_up_to_date(found: list[Row]) -> None:
+    assert document(found) == DOCUMENT.read_text(), "make levels"
 
 
 def test_every_model_has_a_row_for_every_feature_that_it_has(found: list[Row]) -> None:
@@ -153,12 +156,25 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
+def ask(*options: str, model: str = "Qwen3.5-27B", level: str = "manager") -> tuple[int, str]:
+    """Ask about the engine of a command; return the exit code and the output."""
+    words = [f"HYBRID_BLOCKS={level}", "vllm", "serve", model, *options]
+    result = CliRunner().invoke(app, ["doctor", "--", *words])
+    return result.exit_code, result.output
+
+
+def connector(name: str) -> tuple[str, str]:
+    """The option that gives an engine a KV connector."""
+    return "--kv-transfer-config", json.dumps(asked(name) if name in OURS else transfer(name, {}))
+
+
+DRAFTS = ("--spec-method", "mtp", "--spec-tokens", "2")
+
+
 @pytest.mark.usefixtures("wide")
 def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
-    options = ["--model", "Qwen3.5-27B", "--connector", "nixl"]
-    result = CliRunner().invoke(app, ["doctor", *options])
-    assert result.exit_code == 0  # The default asks for no more.
-    output = result.output
+    code, output = ask(*connector("NixlConnector"))
+    assert code == 0
     assert "natural        no: the KV connector NixlConnector" in output
     assert "manager        yes" in output
     assert "HYBRID_BLOCKS=natural reaches level manager" in output
@@ -167,93 +183,90 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
 
 @pytest.mark.usefixtures("wide")
 def test_the_command_says_what_a_level_costs_and_what_the_log_of_each_will_say() -> None:
-    result = CliRunner().invoke(
-        app, ["doctor", "--model", "Qwen3.5-27B", "--speculative", "mtp:2", "--lora"]
-    )
+    _, output = ask(*DRAFTS, "--enable-lora")
     version = f"hybrid_blocks {__version__} in vLLM {release_of(vllm.__version__)}"
-    assert f"log            {version}: level natural; groups: …" in result.output
-    assert f"log by default {version}: level manager; groups: …" in result.output
-    assert "HYBRID_BLOCKS_EVENTS=all" in result.output
-    found = re.search(
-        r"in 24 GiB (\d+) requests of 8,192 tokens .* natural, and (\d+) at", result.output
-    )
+    assert f"log            {version}: level natural; groups: …" in output
+    assert f"log by default {version}: level manager; groups: …" in output
+    assert "HYBRID_BLOCKS_EVENTS=all" in output
+    found = re.search(r"in 24 GiB (\d+) requests of 8,192 tokens .* natural, and (\d+) at", output)
     assert found
     assert int(found[1]) > int(found[2]) > 0
 
 
 def test_less_than_what_is_asked_for_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    def code(*arguments: str) -> int:
-        return CliRunner().invoke(app, ["doctor", *arguments]).exit_code
-
-    refused = ("--model", "Phi-4", "--connector", "nixl")
-    assert code(*refused) == 0
-    assert code(*refused, "--level", "natural") == 3
+    refused = ("--kv-offloading-size", "64")
+    assert ask(*refused)[0] == 0
+    assert ask(*refused, level="natural")[0] == 3
+    helped = ("HYBRID_BLOCKS=natural", "HYBRID_BLOCKS_OFFLOAD=1", "vllm", "serve", "Qwen3.5-27B")
+    assert CliRunner().invoke(app, ["doctor", "--", *helped, *refused]).exit_code == 0
+    # Without a command the level is that of the variable.
     monkeypatch.setenv("HYBRID_BLOCKS", "natural")
-    assert code(*refused) == 3
-    assert code("--model", "Phi-4") == 0
-    command = ("vllm", "serve", "Qwen/Qwen3.5-27B", "--kv-offloading-size", "64")
-    assert code("--", "HYBRID_BLOCKS=natural", *command) == 3
-    assert code("--", "HYBRID_BLOCKS=natural", "HYBRID_BLOCKS_OFFLOAD=1", *command) == 0
+    result = CliRunner().invoke(app, ["doctor", "--model", "Phi-4"])
+    assert result.exit_code == 0
+    assert "this command: level natural, scheduler by default" in result.output
 
 
 @pytest.mark.usefixtures("wide")
-@pytest.mark.parametrize("connector", ["hybrid-offloading", "hybrid-nixl", "hybrid-multi"])
-def test_this_packages_connectors_keep_level_natural_but_for_drafts_beside_reads(
-    connector: str,
-) -> None:
-    command = ["doctor", "--model", "Qwen3.5-27B", "--connector", connector]
-    output = CliRunner().invoke(app, command).output
+@pytest.mark.parametrize("name", OURS)
+def test_this_packages_connectors_keep_level_natural_but_for_drafts_beside_reads(name: str) -> None:
+    output = ask(*connector(name))[1]
     assert "natural        yes" in output
     assert "HYBRID_BLOCKS=natural reaches level natural" in output
-    output = CliRunner().invoke(app, [*command, "--speculative", "mtp:2"]).output
+    output = ask(*connector(name), *DRAFTS)[1]
     refused = "natural        no: drafts beside HybridNixlConnector"
-    assert (refused in output) is (connector != "hybrid-offloading")
+    assert (refused in output) is (name != OFFLOADING)
 
 
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("Qwen3.6-35B-A3B", ["--dcp", "3"]),
-        ("Qwen3.5-27B", ["--tp", "8", "--dcp", "2"]),
-        ("Qwen3.5-27B", ["--tensor-parallel-size", "4", "--connector", "hybrid-offloading"]),
-        ("Qwen3.5-27B", ["--connector", "HybridOffloadingConnector"]),
-        ("Phi-4", ["--connector", "example"]),
+        ("Qwen3.6-35B-A3B", ["--decode-context-parallel-size", "3"]),
+        ("Qwen3.5-27B", ["-tp", "8", "--decode-context-parallel-size", "2"]),
+        ("Qwen3.5-27B", ["-tp", "4", *connector(OFFLOADING)]),
+        ("Phi-4", [*connector("ExampleConnector")]),
     ],
-    ids=str,
+    ids=["dcp", "tp and dcp", "tp and ours", "example"],
 )
 def test_engines_of_several_ranks_and_connectors_are_constructed(
     model: str, options: list[str]
 ) -> None:
-    result = CliRunner().invoke(app, ["doctor", "--model", model, *options])
-    assert result.exit_code == 0, result.output
-    assert "HYBRID_BLOCKS=natural reaches level " in result.output
+    code, output = ask(*options, model=model)
+    assert code == 0, output
+    assert "HYBRID_BLOCKS=natural reaches level " in output
 
 
 @pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("Qwen3.5-27", "near it: Qwen3.5-27B"),
-        ("Qwen3.5-27B --speculative guess:2", "known are ngram, ngram_gpu"),
-        ("Qwen3.5-27B --speculative mtp", "as in mtp:2"),
-        ("Qwen3.5-27B --speculative mtp:129", "at most 128 draft tokens"),
-        ("Qwen3.5-27B --connector carrier", "known are offloading"),
-        ("Qwen3.5-27B --connector example", "example does not support hybrid models"),
-        ("Qwen3.5-27B --dcp 0", "--dcp must be positive: 0"),
-        ("Qwen3.5-27B --dcp 9999", "--dcp 9999: at most 1,024 ranks"),
-        ("Qwen3.5-27B --tp 4 --dcp 3", "no multiple of --dcp 3"),
-        ("Qwen3.5-27B --tp 3", "--tp 3 does not divide"),
-        ("Qwen3.5-27B --tp 4 --dcp 2", "4 KV heads of Qwen3.5-27B 2 times; give --tp 8 or more"),
+        (connector("Carrier"), "known are HybridOffloadingConnector"),
+        (connector("ExampleConnector"), "does not support hybrid models"),
+        (("--decode-context-parallel-size", "0"), "--dcp must be positive: 0"),
+        (("--decode-context-parallel-size", "9999"), "--dcp 9999: at most 1,024 ranks"),
+        (("-tp", "4", "--decode-context-parallel-size", "3"), "no multiple of --dcp 3"),
+        (("-tp", "3"), "--tp 3 does not divide"),
+        (
+            ("-tp", "4", "--decode-context-parallel-size", "2"),
+            "4 KV heads of Qwen3.5-27B 2 times; give --tp 8 or more",
+        ),
     ],
+    ids=str,
 )
-def test_what_is_not_known_is_an_error_that_says_what_is(options: str, words: str) -> None:
-    result = CliRunner().invoke(app, ["doctor", "--model", *options.split()])
-    assert result.exit_code == 2
-    assert words in result.output
+def test_what_is_not_known_is_an_error_that_says_what_is(
+    options: tuple[str, ...], words: str
+) -> None:
+    code, output = ask(*options)
+    assert code == 2
+    assert words in output
 
 
 def test_a_method_and_its_draft_tokens_are_read() -> None:
     assert parse_speculative("mtp:2") == Speculative("mtp", 2)
     assert str(parse_speculative("ngram:4")) == "ngram:4"
-    with pytest.raises(InvalidArgumentError, match="guess"):
-        parse_speculative("guess:1")
+    for text, told in (
+        ("guess:1", "known are ngram, ngram_gpu"),
+        ("mtp", "as in mtp:2"),
+        ("mtp:129", "at most 128 draft tokens"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=told):
+            parse_speculative(text)

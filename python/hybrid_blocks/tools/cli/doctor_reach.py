@@ -1,9 +1,6 @@
 """``hybrid-blocks doctor --model``: the level of an engine, its cost, and the line of the log."""
 
 import logging
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,12 +9,12 @@ import typer
 import hybrid_blocks
 from hybrid_blocks import variables
 from hybrid_blocks.geometry.deployment import Deployment
-from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.model import PlanError
 from hybrid_blocks.terminal import plain
 from hybrid_blocks.tools.doctor.environment import allow_no_gpu, need_vllm
-from hybrid_blocks.tools.doctor.features import Features, check_model
+from hybrid_blocks.tools.doctor.features import check_model
 from hybrid_blocks.tools.plan.report import Plan
-from hybrid_blocks.tools.read.level import level_of
+from hybrid_blocks.tools.read.features import Asked
 from hybrid_blocks.units import human
 from hybrid_blocks.vllm.level import Level
 
@@ -31,43 +28,20 @@ _LENGTH = 8192
 _SCHEDULERS = ("hybrid_blocks.vllm.Scheduler", "hybrid_blocks.vllm.AsyncScheduler")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The level and the scheduler that a command asks for; None stands for the defaults."""
-
-    level: str | None = None
-    scheduler: str | None = None
-
-    @classmethod
-    def of_environment(cls) -> "Wanted":
-        """Return what the environment of this process asks for."""
-        return cls(level=level_of(os.environ))
-
-    def __str__(self) -> str:
-        level = self.level or "manager, as HYBRID_BLOCKS is not set"
-        return f"level {level}, scheduler {self.scheduler or 'by default'}"
-
-    def is_reached(self, found: "Reach") -> bool:
-        """Return whether the engine reaches the level and the scheduler."""
-        levels = list(Level)
-        asked = Level(self.level or Level.MANAGER)
-        reached = found.level if asked is Level.NATURAL else found.manager_level
-        is_one_call = self.scheduler not in _SCHEDULERS or found.is_one_call
-        return levels.index(reached) >= levels.index(asked) and is_one_call
-
-
-def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: int) -> None:
+def print_reach(asked: Asked, memory_bytes: int) -> None:
     """Print how far an engine gets, what that costs, and what its log will say.
 
     Raises:
         InvalidArgumentError: vLLM is not installed.
-        typer.Exit: it gets less than ``wanted``.
+        typer.Exit: it gets less than its command asks for.
 
     """
-    check_model(model, features)
-    ask_for_vllm()
-    found, release = _reach(model, features)
+    check_model(asked.model, asked.features)
+    allow_no_gpu()
+    need_vllm(", or read docs/coverage.md: the level of every built-in model with every feature")
+    found, release = _reach(asked)
     lines = [
-        f"model          {model.name}",
+        f"model          {asked.model.name}",
         "by             an engine of the installed vLLM, without weights",
         _line("natural", found.level is Level.NATURAL, found.why_not_natural),
         _line("manager", found.manager_level is Level.MANAGER, found.why_not_manager),
@@ -75,30 +49,27 @@ def print_reach(model: Model, features: Features, wanted: Wanted, memory_bytes: 
         f"HYBRID_BLOCKS=natural reaches level {found.level}",
         f"decoding requests are scheduled: {_scheduled(found)}",
     ]
-    if cost := _cost(model, features, memory_bytes):
+    if cost := _cost(asked, memory_bytes):
         lines.append(f"cost           {cost}")
-    is_natural = (wanted.level or Level.MANAGER) == Level.NATURAL
     lines.append(f"log            {_log_line(found, release, Level.NATURAL)}")
-    if not is_natural:
+    if asked.level != Level.NATURAL:
         lines.append(f"log by default {_log_line(found, release, Level.MANAGER)}")
     events = variables.EVENTS.value()
     lines.append(f"events         {variables.EVENTS.name}={events}: {variables.EVENTS.effect}")
+    level = asked.level or "manager, as HYBRID_BLOCKS is not set"
+    lines.append(f"this command: level {level}, scheduler {asked.scheduler or 'by default'}")
     typer.echo("\n".join(map(plain, lines)))
-    typer.echo(plain(f"this command: {wanted}"))
-    if not wanted.is_reached(found):
+    if not _is_reached(asked, found):
         typer.echo(f"the engine reaches less than that: exit code {LESS_THAN_ASKED}")
         raise typer.Exit(LESS_THAN_ASKED)
 
 
-def ask_for_vllm() -> None:
-    """Check that vLLM is installed, and let it be imported without a GPU.
-
-    Raises:
-        InvalidArgumentError: vLLM is not installed.
-
-    """
-    allow_no_gpu()
-    need_vllm(", or read docs/coverage.md: the level of every built-in model with every feature")
+def _is_reached(asked: Asked, found: "Reach") -> bool:
+    """Return whether the engine reaches the level and the scheduler that its command asks for."""
+    levels, level = list(Level), Level(asked.level or Level.MANAGER)
+    reached = found.level if level is Level.NATURAL else found.manager_level
+    is_one_call = asked.scheduler not in _SCHEDULERS or found.is_one_call
+    return levels.index(reached) >= levels.index(level) and is_one_call
 
 
 def _scheduled(found: "Reach") -> str:
@@ -109,15 +80,20 @@ def _scheduled(found: "Reach") -> str:
     return f"in {found.scheduler}; {name}=off switches this off"
 
 
-def _reach(model: Model, features: Features) -> tuple["Reach", str]:
+def _reach(asked: Asked) -> tuple["Reach", str]:
     """Return the answer of the installed vLLM, and its release."""
     import vllm  # noqa: PLC0415
 
     from hybrid_blocks.tools.doctor.answer import reach  # noqa: PLC0415 - wants vLLM
     from hybrid_blocks.vllm.surface.support import release_of  # noqa: PLC0415
 
-    with quietly():
-        found = reach(model, features)
+    # An engine that serves no request logs nothing that a user needs.
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        found = reach(asked.model, asked.features)
+    finally:
+        logging.disable(before)
     return found, release_of(vllm.__version__) or vllm.__version__
 
 
@@ -132,8 +108,9 @@ def _log_line(found: "Reach", release: str, asked: Level) -> str:
     return f"hybrid_blocks {version} in vLLM {release}: level {level}{why}; groups: …"
 
 
-def _cost(model: Model, features: Features, memory_bytes: int) -> str | None:
+def _cost(asked: Asked, memory_bytes: int) -> str | None:
     """Return how many requests of 8k tokens run at once at each level, None if it is not known."""
+    model, features = asked.model, asked.features
     if features.dcp > 1 or features.pcp > 1:
         return None
     drafts = features.speculative
@@ -161,14 +138,3 @@ def _cost(model: Model, features: Features, memory_bytes: int) -> str | None:
 
 def _line(what: str, is_reached: bool, reason: str | None) -> str:
     return f"{what:15}{'yes' if is_reached else f'no: {reason}'}"
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Drop vLLM's log lines about engines that serve no request."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)

@@ -4,10 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
+import msgspec
 import typer
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.tools.doctor.features import Features, check_model, parse_speculative
+from hybrid_blocks.tools.read.speculative import WITHOUT_LAYERS
 
 
 class Given:
@@ -88,30 +91,23 @@ Option = Annotated[
 ]
 
 
-def draft_tokens(text: str | None, given: Given, *numbers: str, model: Model | None = None) -> int:
-    """Return the draft tokens of ``--speculative``, 0 without; ``numbers`` are other options.
+def drafted(model: Model, text: str | None) -> tuple[Model, int]:
+    """Return the model as it drafts by ``--speculative``, and the draft tokens of a step.
 
     Raises:
-        InvalidArgumentError: both options were given, or the text is none.
+        InvalidArgumentError: the text names no method with its tokens.
         PlanError: the drafter has layers of its own, or ``model`` has no draft head.
 
     """
     if text is None:
-        return 0
-    from hybrid_blocks.tools.doctor.features import (  # noqa: PLC0415 - used seldom
-        Features,
-        check_model,
-        parse_speculative,
-    )
-    from hybrid_blocks.tools.read.speculative import WITHOUT_LAYERS  # noqa: PLC0415
-
-    given.refuse(*numbers, why=f"beside --speculative {text}, which says it too; leave one out")
+        return model, 0
     drafts = parse_speculative(text)
-    if model is not None:
-        if drafts.method not in {"mtp", *WITHOUT_LAYERS}:
-            raise PlanError(
-                f"--speculative {text}: the layers of its drafter cannot be planned; mtp, ngram "
-                "and suffix can"
-            )
-        check_model(model, Features(speculative=drafts))
-    return drafts.num_tokens
+    if drafts.method not in {"mtp", *WITHOUT_LAYERS}:
+        raise PlanError(
+            f"--speculative {text}: the layers of its drafter cannot be planned; mtp, ngram and "
+            "suffix can"
+        )
+    check_model(model, Features(speculative=drafts))
+    if drafts.method != "mtp":
+        model = msgspec.structs.replace(model, draft_layers=())
+    return model, drafts.num_tokens

@@ -10,7 +10,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.terminal import make_console
-from hybrid_blocks.tools.cli.options import Given, Option, draft_tokens
+from hybrid_blocks.tools.cli.options import Given, Option, drafted
 from hybrid_blocks.tools.cli.output import (
     STDOUT,
     fail,
@@ -64,7 +64,6 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     ] = None,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens of one step.")] = 8192,
     max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = 256,
-    num_speculative_tokens: Annotated[int, typer.Option(help="Draft tokens of a step.")] = 0,
     speculative: Option = None,
     mamba_cache_mode: Annotated[
         str, typer.Option(help="align with prefix caching, none without.")
@@ -115,8 +114,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
 
             case = plan_of_command(context, command, model, memory, gpu, given)
         else:
-            chosen = _model(model, layers)
-            drafts = draft_tokens(speculative, given, "num_speculative_tokens", model=chosen)
+            chosen, drafts = drafted(_model(model, layers), speculative)
             deployment = Deployment(
                 tp=tp,
                 pp=pp,
@@ -125,7 +123,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 max_model_len=None if max_model_len is None else parse_tokens(max_model_len),
                 max_num_batched_tokens=max_num_batched_tokens,
                 max_num_seqs=max_num_seqs,
-                num_speculative_tokens=drafts or num_speculative_tokens,
+                num_speculative_tokens=drafts,
                 mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
                 block_size=block_size,
                 in_flight_batches=in_flight_batches,

@@ -105,7 +105,7 @@ def trace_lengths(path: Path | None) -> list[int]:
 
 _OF_COMMAND = (
     *("tp", "pp", "kv_cache_dtype", "mamba_ssm_dtype", "max_model_len", "max_num_batched_tokens"),
-    *("max_num_seqs", "num_speculative_tokens", "speculative", "mamba_cache_mode", "block_size"),
+    *("max_num_seqs", "speculative", "mamba_cache_mode", "block_size"),
     "layers",
     *("in_flight_batches", "gpu_memory_utilization"),
 )

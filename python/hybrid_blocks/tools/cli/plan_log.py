@@ -18,6 +18,7 @@ from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.tools.cli.options import Given
 from hybrid_blocks.tools.cli.output import STDOUT, write_json
 from hybrid_blocks.tools.cli.words import refuse_pasted
+from hybrid_blocks.tools.doctor.features import parse_speculative
 from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.plan.report.tables import render
 from hybrid_blocks.tools.read.log_lines import Logged, read_lines
@@ -65,7 +66,6 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
             "html",
             "layers",
             "why_figure",
-            "speculative",
         ),
         why="beside --log, which prints one plan of the log's own memory; leave it out",
     )
@@ -73,6 +73,9 @@ def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
     fields = {name: context.params[name] for name in Deployment.__struct_fields__ if name in given}
     if "gpu" in given:
         fields["card"] = parse_cards(context.params["gpu"]).kind
+    if "speculative" in given:
+        drafts = parse_speculative(context.params["speculative"])
+        fields["num_speculative_tokens"] = drafts.num_tokens
     if "max_model_len" in fields:
         fields["max_model_len"] = parse_tokens(fields["max_model_len"])
     # vLLM logs the number of stages, but not which layers each one has.

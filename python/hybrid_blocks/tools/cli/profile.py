@@ -12,7 +12,6 @@ from hybrid_blocks.tools.cli.options import (
     MOST_RUNNING,
     Given,
     Option,
-    draft_tokens,
     each_once,
 )
 from hybrid_blocks.tools.cli.output import (
@@ -23,6 +22,7 @@ from hybrid_blocks.tools.cli.output import (
     write_json,
 )
 from hybrid_blocks.tools.doctor.environment import need_vllm
+from hybrid_blocks.tools.doctor.features import parse_speculative
 from hybrid_blocks.tools.profile.process import profile
 from hybrid_blocks.tools.profile.report import make_table, to_json
 from hybrid_blocks.tools.profile.workload import Settings, level_of
@@ -120,7 +120,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         num_blocks=num_blocks,
         warmup_steps=warmup_steps,
         steps=steps,
-        num_drafts=draft_tokens(speculative, Given(context)),
+        num_drafts=0 if speculative is None else parse_speculative(speculative).num_tokens,
         **_read_features(beside),
     )
     try:

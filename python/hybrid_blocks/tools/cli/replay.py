@@ -72,7 +72,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     tp: Annotated[
         int, typer.Option("--tp", "--tensor-parallel-size", min=1, help="Tensor parallel size.")
     ] = 1,
-    num_speculative_tokens: Annotated[int, typer.Option(min=0, help="Draft tokens of a step.")] = 0,
     speculative: Option = None,
     placement: Annotated[
         str,
@@ -180,7 +179,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         deployment = Deployment(
             tp=tp,
             kv_cache_dtype=kv_cache_dtype,
-            num_speculative_tokens=num_speculative_tokens,
             block_size=block_size,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
@@ -189,7 +187,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         )
         cache = None
         if num_blocks is None:
-            cache = planned_cache(model, memory, deployment, speculative, given)
+            cache = planned_cache(model, memory, deployment, speculative)
         requests = (
             read_requests(trace, trace_format, on_error, limit, tokenizer)
             if trace is not None

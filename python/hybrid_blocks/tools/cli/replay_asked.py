@@ -7,7 +7,7 @@ import msgspec
 from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.model import load_model
-from hybrid_blocks.tools.cli.options import Given, draft_tokens, each_once
+from hybrid_blocks.tools.cli.options import Given, drafted, each_once
 from hybrid_blocks.tools.cli.output import warn
 from hybrid_blocks.tools.doctor.environment import allow_no_gpu, need_vllm
 from hybrid_blocks.tools.plan import Deployment
@@ -18,10 +18,9 @@ from hybrid_blocks.tools.replay import (
     ReplayError,
     VllmOptions,
     block_cache,
-    model_cache,
     read_num_blocks,
 )
-from hybrid_blocks.tools.replay.cache import read_shares, share_text
+from hybrid_blocks.tools.replay.cache import plan_cache, read_shares, share_text
 from hybrid_blocks.tools.replay.run import Variant, make_variants
 from hybrid_blocks.tools.trace import SEATS, Trace
 from hybrid_blocks.units import parse_count, parse_memory
@@ -62,7 +61,7 @@ def _check_memory(given: Given) -> None:
     """Refuse two sources of one memory."""
     if "num_blocks" in given:
         given.refuse(
-            *("model", "memory", "tp", "kv_cache_dtype", "num_speculative_tokens", "speculative"),
+            *("model", "memory", "tp", "kv_cache_dtype", "speculative"),
             *("share", "gpu"),
             why="beside --num-blocks, which stands for a model and its memory; leave one out",
         )
@@ -166,7 +165,7 @@ def read_asked(
 
 
 def planned_cache(
-    model: str, memory: str, deployment: Deployment, speculative: str | None, given: Given
+    model: str, memory: str, deployment: Deployment, speculative: str | None
 ) -> Cache:
     """Return the cache that ``--model`` plans in ``--memory``.
 
@@ -174,11 +173,10 @@ def planned_cache(
         PlanError: it cannot be planned.
 
     """
-    planned = load_model(model) if speculative else None
-    if drafts := draft_tokens(speculative, given, "num_speculative_tokens", model=planned):
-        deployment = msgspec.structs.replace(deployment, num_speculative_tokens=drafts)
+    planned, drafts = drafted(load_model(model), speculative)
+    deployment = msgspec.structs.replace(deployment, num_speculative_tokens=drafts)
     check_block_size(deployment)
-    return model_cache(model, memory, deployment)
+    return plan_cache(planned, parse_memory(memory), deployment)
 
 
 def counted_cache(num_blocks: str, block_size: int | None, trace: Trace) -> Cache:

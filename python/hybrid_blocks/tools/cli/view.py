@@ -7,7 +7,7 @@ import typer
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import load_model
-from hybrid_blocks.tools.cli.options import Given, Option, draft_tokens
+from hybrid_blocks.tools.cli.options import Option, drafted
 from hybrid_blocks.tools.cli.output import fail, need_bokeh
 from hybrid_blocks.tools.view import MOST_DRAFTS
 from hybrid_blocks.units import parse_tokens
@@ -17,7 +17,6 @@ MOST_PORT = 65_535
 
 
 def view_command(  # noqa: PLR0917 - typer reads the options from the signature
-    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="Model to begin with: a built-in name or a config.json.")
     ] = "Qwen3.5-27B",
@@ -25,9 +24,6 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
     port: Annotated[
         int, typer.Option(min=0, max=MOST_PORT, help="Port on 127.0.0.1; 0 is a free one.")
     ] = 5006,
-    num_speculative_tokens: Annotated[
-        int, typer.Option(min=0, max=MOST_DRAFTS, help="Draft tokens to begin with.")
-    ] = 0,
     speculative: Option = None,
     tp: Annotated[
         int, typer.Option("--tp", "--tensor-parallel-size", help="Tensor parallel size.")
@@ -40,8 +36,7 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
 ) -> None:
     """Plan models in a browser: a page with controls."""
     try:
-        planned = load_model(model)
-        drafts = draft_tokens(speculative, Given(context), "num_speculative_tokens", model=planned)
+        planned, drafts = drafted(load_model(model), speculative)
         if drafts > MOST_DRAFTS:
             raise InvalidArgumentError(
                 f"--speculative {speculative}: the page's slider ends at {MOST_DRAFTS} draft tokens"
@@ -51,7 +46,7 @@ def view_command(  # noqa: PLR0917 - typer reads the options from the signature
             kv_cache_dtype=kv_cache_dtype,
             max_num_seqs=max_num_seqs,
             max_model_len=parse_tokens(max_model_len) if max_model_len else None,
-            num_speculative_tokens=drafts or num_speculative_tokens,
+            num_speculative_tokens=drafts,
         )
         need_bokeh("view")
         from hybrid_blocks.tools.view.server import serve  # noqa: PLC0415 - optional, slow

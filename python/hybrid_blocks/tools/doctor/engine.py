@@ -48,7 +48,6 @@ from hybrid_blocks.model.layer import Attention, LatentAttention, LatentIndex, S
 from hybrid_blocks.model.rank import shard_or_replicate
 from hybrid_blocks.tools.doctor.environment import MODEL_RUNNER, environment
 from hybrid_blocks.tools.doctor.features import (
-    CONNECTORS,
     OFFLOADING,
     OURS,
     Features,
@@ -152,8 +151,8 @@ class Engine:
         self._tp = features.tp or features.dcp
         is_hybrid = any(layer.cache.kind == State.kind for layer in model.layers)
         self.is_async = not features.needs_first_runner
-        if features.connector_class is not None:
-            _connector(features.connector_class)
+        if features.connector is not None:
+            _connector(features.connector)
         try:
             with self._model_runner():
                 self.config = self._config(model)
@@ -178,7 +177,7 @@ class Engine:
     @property
     def asked(self) -> VllmConfig:
         """The configuration as a user gives it, with this package's connector."""
-        name = self.features.connector_class
+        name = self.features.connector
         if name is None or name not in OURS:
             return self.config
         config = copy(self.config)
@@ -269,13 +268,13 @@ class Engine:
             )
             # The scheduler does not ask for a drafter's own model or package.
             drafts.method = features.speculative.method  # type: ignore[assignment]
-        if features.connector_class is not None:
+        if features.connector is not None:
             extra = {"cpu_bytes_to_use": 2**30, "shared_storage_path": folder}
             # For this package's offload the connector stands that it derives from: the memory that
             # it shares with workers is there only where they run.
             stands = {OFFLOADING: OffloadingConnector.__name__}
             found["kv_transfer_config"] = KVTransferConfig(
-                **transfer(features.connector_class, extra, stands)
+                **transfer(features.connector, extra, stands)
             )
         if features.encoder_connector:
             found["ec_transfer_config"] = ECTransferConfig(
@@ -298,11 +297,11 @@ class Engine:
         try:
             planned: KVCacheConfig = plan(self.config, inflated, _ENOUGH_BYTES)
         except (ValueError, AssertionError, NotImplementedError) as error:
-            name = self.features.connector_class
+            name = self.features.connector
             if name is not None and not supports_hma(_connector(name)):
                 raise PlanError(
-                    f"--connector {self.features.connector} does not support hybrid models: with "
-                    f"{name} vLLM keeps one kind of cache for all layers, and these are of several"
+                    f"{name} does not support hybrid models: with it vLLM keeps one kind of cache "
+                    "for all layers, and these are of several"
                 ) from error
             raise PlanError(f"vLLM plans no KV cache: {_first_line(error)}") from error
         return generate_scheduler_kv_cache_config([replace(planned, num_blocks=NUM_BLOCKS)])
@@ -329,8 +328,8 @@ def _connector(name: str) -> type:
             else KVConnectorFactory.get_connector_class_by_name(name)
         )
     except ImportError as error:
-        raise PlanError(f"--connector {name} cannot be imported: {_first_line(error)}") from error
+        raise PlanError(f"KV connector {name} cannot be imported: {_first_line(error)}") from error
     except ValueError as error:
-        known = ", ".join([*CONNECTORS, *sorted(KVConnectorFactory._registry)])
-        raise PlanError(f"--connector {name} is not known; known are {known}") from error
+        known = ", ".join([*OURS, *sorted(KVConnectorFactory._registry)])
+        raise PlanError(f"KV connector {name} is not known; known are {known}") from error
     return found

@@ -11,21 +11,6 @@ from hybrid_blocks.geometry.deployment import MAX_DRAFT_TOKENS, stages
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.layer import Attention, Cache
 
-CONNECTORS: Mapping[str, str] = MappingProxyType(
-    {
-        "offloading": "OffloadingConnector",
-        "simple-offloading": "SimpleCPUOffloadConnector",
-        "example": "ExampleConnector",
-        "nixl": "NixlConnector",
-        "lmcache": "LMCacheConnectorV1",
-        "mooncake": "MooncakeConnector",
-        "hybrid-offloading": "HybridOffloadingConnector",
-        "hybrid-nixl": "HybridNixlConnector",
-        "hybrid-multi": "HybridMultiConnector",
-    }
-)
-"""KV connectors by a short name: vLLM's, and this package's own."""
-
 OFFLOADING: Final = "HybridOffloadingConnector"
 _PULLS: Final = "HybridNixlConnector"
 _MULTI: Final = "HybridMultiConnector"
@@ -85,7 +70,7 @@ class Speculative(msgspec.Struct, frozen=True):
 class Features(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an engine that may decide what runs. The defaults are vLLM's.
 
-    ``connector`` is a short name or a class name of vLLM. ``tp``, ``dcp``, ``pcp`` and ``pp`` count
+    ``connector`` is the name of a class. ``tp``, ``dcp``, ``pcp`` and ``pp`` count
     the ranks of tensor, decode context, prefill context and pipeline parallelism; ``tp`` 0 stands
     for as few as ``dcp`` asks for. ``pp_partition`` counts the layers of each pipeline stage. With
     ``images``, requests have image inputs.
@@ -124,11 +109,6 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     def needs_first_runner(self) -> bool:
         """Return whether vLLM falls back to its first model runner."""
         return self.speculative is not None and self.speculative.method in FIRST_RUNNER
-
-    @property
-    def connector_class(self) -> str | None:
-        """Return vLLM's name of the connector."""
-        return self.connector and CONNECTORS.get(self.connector, self.connector)
 
 
 def is_served(model: Model, features: Features) -> bool:

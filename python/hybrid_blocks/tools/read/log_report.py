@@ -146,6 +146,11 @@ _OTHERS: Final[tuple[tuple[str, Any], ...]] = (
     *(("card", card) for card in ("H100-80GB", "A100-80GB")),
 )
 """Options that a log may not tell; one of them may explain its figures."""
+_FLAGS: Final = {
+    "card": "--gpu {}",
+    "mamba_ssm_dtype": "--mamba-ssm-cache-dtype {}",
+    "num_speculative_tokens": "--speculative mtp:{}",
+}
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -349,8 +354,8 @@ def _explanation(log: Logged, model: Model, deployment: Deployment) -> str | Non
         with suppress(PlanError):
             other = msgspec.structs.replace(deployment, **{option: value})
             if all(figure.agrees for figure in _figures(log, _planned(log, model, other))):
-                named = {"card": "gpu", "mamba_ssm_dtype": "mamba_ssm_cache_dtype"}
-                return f"--{named.get(option, option).replace('_', '-')} {value}"
+                flag = _FLAGS.get(option, f"--{option.replace('_', '-')} {{}}")
+                return flag.format(value)
     return None
 
 

@@ -1,18 +1,20 @@
-"""``docs/coverage.md``: the level of every built-in model with every feature."""
+"""Print ``docs/coverage.md``: the level of every built-in model with every feature."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import fill
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import vllm
-
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.tools.doctor.answer import Reach, at_level, reach
 from hybrid_blocks.tools.doctor.features import Features, Speculative, is_served
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.surface.support import release_of
+
+_MUCH: Mapping[str, Any] = {"speculative": Speculative("mtp", 2), "lora": True, "images": True}
 
 FEATURES: Mapping[str, Features] = MappingProxyType(
     {
@@ -28,11 +30,11 @@ FEATURES: Mapping[str, Features] = MappingProxyType(
         "suffixes, 4 drafts": Features(speculative=Speculative("suffix", 4)),
         "drafts of a custom class, 4": Features(speculative=Speculative("custom_class", 4)),
         "extracted hidden states": Features(speculative=Speculative("extract_hidden_states", 1)),
-        "offloading connector": Features(connector="offloading"),
-        "offloading by this package": Features(connector="hybrid-offloading"),
-        "NIXL connector": Features(connector="nixl"),
-        "NIXL by this package": Features(connector="hybrid-nixl"),
-        "several connectors by this package": Features(connector="hybrid-multi"),
+        "offloading connector": Features(connector="OffloadingConnector"),
+        "offloading by this package": Features(connector="HybridOffloadingConnector"),
+        "NIXL connector": Features(connector="NixlConnector"),
+        "NIXL by this package": Features(connector="HybridNixlConnector"),
+        "several connectors by this package": Features(connector="HybridMultiConnector"),
         "encoder cache connector": Features(encoder_connector=True),
         "LoRA": Features(lora=True),
         "images": Features(images=True),
@@ -45,11 +47,9 @@ FEATURES: Mapping[str, Features] = MappingProxyType(
         "FLOP metrics": Features(flop_metrics=True),
         "sampling masks": Features(sampling_masks=True),
         "no prefix caching": Features(prefix_caching=False),
-        "MTP, LoRA, images, offloading": Features(
-            speculative=Speculative("mtp", 2), lora=True, images=True, connector="offloading"
-        ),
+        "MTP, LoRA, images, offloading": Features(**_MUCH, connector="OffloadingConnector"),
         "MTP, LoRA, images, offloading by this package": Features(
-            speculative=Speculative("mtp", 2), lora=True, images=True, connector="hybrid-offloading"
+            **_MUCH, connector="HybridOffloadingConnector"
         ),
     }
 )
@@ -67,8 +67,8 @@ MOST_SERVED = (
 _HEAD = """\
 # What runs where
 
-For users who ask which level and scheduler their engine reaches. `hybrid-blocks doctor --table`
-makes this page. `hybrid-blocks doctor --model Qwen3.5-27B --speculative mtp:2 --lora` answers for
+For users who ask which level and scheduler their engine reaches. `make levels` makes this
+page. `hybrid-blocks doctor -- vllm serve Qwen3.5-27B --spec-method mtp --enable-lora` answers for
 one engine. Each of {rows} engines, {models} built-in models with {features} features, was
 constructed with vLLM {release} without weights, and a few requests ran through its scheduler. MTP
 is left out for models without a draft head, and layers of a drafter's own model are not part of
@@ -195,3 +195,8 @@ def _cells(feature: str, found: Sequence[Row]) -> list[str]:
 
 def _joined(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    print(document(list(rows())), end="")
