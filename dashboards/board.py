@@ -57,6 +57,11 @@ OVERVIEW = Row(
             "percentunit",
         ),
         Panel("Preemptions", "Preempted requests a second.", {"preemptions": rate(PREEMPTIONS)}),
+        Panel(
+            "Left out of the record",
+            "Finished requests a second that HYBRID_BLOCKS_RECORD did not write.",
+            {"dropped": rate(metrics.RECORD_DROPPED.name)},
+        ),
     ],
 )
 MEMORY = Row(
@@ -185,8 +190,8 @@ OFFLOAD = Row(
         ),
         _offload(
             "Refusals",
-            "Stores and reads a second without room; 1 while the store of objects is not used.",
-            *("stores_refused", "promotions_refused", "object_refused"),
+            "Stores and reads a second without room; 1 while the disk or the objects are not used.",
+            *("stores_refused", "promotions_refused", "disk_refused", "object_refused"),
         ),
         _offload(
             "Read or compute",

@@ -49,6 +49,7 @@ class Engine(Collector):
             figures.FORKS.sample(count),
             figures.HITS_SHORTENED.sample(count),
             figures.SLAB_STEALS.sample(count),
+            figures.RECORD_DROPPED.sample(count),
         ]
 
 

@@ -55,7 +55,7 @@ def test_the_compose_file_names_files_that_are_there() -> None:
         for volume in service["volumes"]
         if volume.startswith(".")
     ]
-    assert len(hosts) == 5
+    assert len(hosts) == 6
     assert all(host.exists() or host.resolve() == built for host in hosts), hosts
 
 

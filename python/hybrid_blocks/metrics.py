@@ -96,11 +96,16 @@ STALLED_READS: Final = Figure(
     "counter",
     "Requests that went on without what they read: the other engine did not answer in time.",
 )
+RECORD_DROPPED: Final = Figure(
+    "hybrid_blocks_record_dropped_total",
+    "counter",
+    "Finished requests that the record lacks: the file was slower than the engine, or failed.",
+)
 
 ENGINE: Final = (
     *(INFO, BLOCKS, SLABS, RESERVED, SLAB_STEALS, FORKS),
     *(CHECKPOINTS_WRITTEN, CHECKPOINTS_DROPPED, HITS, HITS_SHORTENED),
-    *(HELD_SLABS, HELD_REFUSED, STALLED_SLABS, STALLED_READS),
+    *(HELD_SLABS, HELD_REFUSED, STALLED_SLABS, STALLED_READS, RECORD_DROPPED),
 )
 """All of them."""
 
@@ -167,7 +172,8 @@ _OFFLOAD_GAUGES: Final = {
     "disk_chunks": "Chunks on disk.",
     "object_chunks": "Chunks that the store of objects is known to hold.",
     "object_uploads": "Chunks that wait for their upload to the store of objects.",
-    "object_refused": "1 while the store of objects is not used, as it refused.",
+    "disk_refused": "1 while the disk is not used: a write failed, or it does not answer.",
+    "object_refused": "1 while the store of objects is not used: it refused, or does not answer.",
     "disk_read_bytes_per_second": "Rate of the last reads from the disk, waiting too; 0 at first.",
     "disk_read_latency_seconds": "Time of the last reads from the disk, without their bytes' time.",
     "object_read_bytes_per_second": "Rate of the last reads of objects, waiting too; 0 at first.",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hybrid_blocks.metrics import OFFLOAD_GAUGES
 from hybrid_blocks.offload import tier_queue, write_back
 from hybrid_blocks.offload.host import ABSENT, PENDING, READY
 from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
@@ -76,6 +77,14 @@ def ask(engine: Engine, request: Request) -> list[LookupResult]:
     return results(engine, request, wanted(request))
 
 
+def refused(engine: Engine) -> dict[str, float]:
+    """The figures of tiers that are not used."""
+    stats = engine.manager.get_stats()
+    assert stats is not None
+    figures = stats.reduce()
+    return {name: figures[OFFLOAD_GAUGES[name].name] for name in ("disk_refused", "object_refused")}
+
+
 def test_a_read_that_does_not_end_holds_up_no_request(tmp_path: Path, valves: list[Valve]) -> None:
     engine = on_disk(tmp_path, Request("chat", 8))
     valves.append(Valve(disk_of(engine), "_load_plain"))
@@ -111,6 +120,9 @@ def test_what_stands_still_is_said_once(
     for _ in range(5):
         engine.end_step()
     assert said == ["%s does not answer; requests go on without it until it does."]
+    assert refused(engine) == {"disk_refused": 1, "object_refused": 0}
+    valves[0].release()
+    until("the disk answers", lambda: not refused(engine)["disk_refused"], engine)
 
 
 @pytest.mark.parametrize("name", ["_load_plain", "_store_plain"])

@@ -132,7 +132,12 @@ def test_the_engine_never_waits_for_the_file(recording: Path) -> None:
     finished = Finished(0.0, 16, 1, 1, None, [], None, None, 0, False)
     for _ in range(MAX_WAITING + 5):
         one.put(finished)
-    assert one.num_dropped == 5
+    assert one.num_dropped == one.total_dropped == 5
+    one._say_dropped("a warning")
+    assert (one.num_dropped, one.total_dropped) == (0, 5)
+    assert recorder.samples() == []
+    recorder._RECORDER.append(one)
+    assert [sample.value for sample in recorder.samples()] == [5]
 
 
 def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -> None:

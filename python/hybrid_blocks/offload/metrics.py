@@ -118,10 +118,15 @@ def _gauges(host: "Host", below: TiersBelow) -> dict[str, float]:
         "disk_chunks": disk.num_chunks if disk else 0,
         "object_chunks": objects.num_chunks if objects else 0,
         "object_uploads": objects.num_uploads if objects else 0,
-        "object_refused": int(objects.is_paused) if objects else 0,
+        "disk_refused": _is_refused(below.disk),
+        "object_refused": _is_refused(below.objects),
         **_read_gauges("disk", below.disk),
         **_read_gauges("object", below.objects),
     }
+
+
+def _is_refused(tier: TierQueue[Any] | None) -> bool:
+    return tier is not None and (tier.store.is_paused or tier.is_stuck)
 
 
 def _read_gauges(name: str, tier: TierQueue[Any] | None) -> dict[str, float]:

@@ -64,7 +64,7 @@ class Recorder:
         self._stem, self._ending = split(path)
         self._folder = path.parent
         self._largest_file = largest_file
-        self.num_dropped = 0
+        self.num_dropped = self._num_reported = 0
         self._has_failed = False
         self._at_hand: list[Finished] = []
         self._waiting: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
@@ -95,6 +95,11 @@ class Recorder:
     def path(self) -> Path:
         """The file that is written now."""
         return self._file.path
+
+    @property
+    def total_dropped(self) -> int:
+        """Requests that no file has; ``num_dropped`` are those that no warning has counted yet."""
+        return self._num_reported + self.num_dropped
 
     def _open(self) -> None:
         self._file = RecordFile(self._folder, self._stem, self._ending)
@@ -172,4 +177,5 @@ class Recorder:
         logger.warning(
             "hybrid_blocks dropped %d requests from %s, %s", self.num_dropped, self.path, reason
         )
+        self._num_reported += self.num_dropped
         self.num_dropped = 0

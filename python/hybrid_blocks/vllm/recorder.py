@@ -16,6 +16,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.metrics import RECORD_DROPPED, Sample
 from hybrid_blocks.recording.record_file import split
 from hybrid_blocks.recording.recorder import Finished, Recorder
 from hybrid_blocks.units import human, parse_memory
@@ -56,6 +57,12 @@ def uninstall() -> None:
     while _RECORDER:
         if recorder := _RECORDER.pop():
             recorder.close()
+
+
+def samples() -> list[Sample]:
+    """Return the number of requests that the record lacks; nothing where there is no record."""
+    recorder = _RECORDER[0] if _RECORDER else None
+    return [RECORD_DROPPED.sample(recorder.total_dropped)] if recorder else []
 
 
 def _path() -> Path:

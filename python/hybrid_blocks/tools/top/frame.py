@@ -134,14 +134,17 @@ def _offload(now: Reading, change: Change, width: int) -> Iterator[Text]:
     def count(name: str) -> str:
         return _number(now.total(OFFLOAD_GAUGES[name].name))
 
+    def refuses(tier: str) -> list[str]:
+        return ["refuses"] if now.total(OFFLOAD_GAUGES[f"{tier}_refused"].name) else []
+
     yield Text("offload", style=_HEADING)
     moves = (("in", "stored_chunks"), ("out", "loaded_chunks"), ("evicted", "evicted_chunks"))
     moved_chunks = [f"{word} {moved(name)}" for word, name in moves]
     yield from _row("host memory", [held("host_held_bytes"), *moved_chunks], width)
-    yield from _row("disk", [held("disk_bytes"), f"{count('disk_chunks')} chunks"], width)
-    refuses = ["refuses"] if now.total(OFFLOAD_GAUGES["object_refused"].name) else []
+    disk = [held("disk_bytes"), f"{count('disk_chunks')} chunks"]
+    yield from _row("disk", [*disk, *refuses("disk")], width)
     objects = [f"{count('object_chunks')} chunks", f"{count('object_uploads')} to upload"]
-    yield from _row("objects", [*objects, *refuses], width)
+    yield from _row("objects", [*objects, *refuses("object")], width)
 
 
 def _row(name: str, parts: Sequence[str], width: int) -> Iterator[Text]:

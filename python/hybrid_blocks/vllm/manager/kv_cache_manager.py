@@ -13,6 +13,7 @@ import hybrid_blocks
 from hybrid_blocks import metrics as figures
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.metrics import Sample
+from hybrid_blocks.vllm import recorder
 from hybrid_blocks.vllm.level import (
     VARIABLE,
     Level,
@@ -126,14 +127,17 @@ class KVCacheManager(VllmKVCacheManager):
     def make_prefix_cache_stats(self) -> PrefixCacheStats | None:
         """Return vLLM's statistics since the last call, once a step; publish ours."""
         # An engine in which nothing runs takes no further step that could tell.
-        self._publisher.publish(self._samples, at_once=not self.usage)
+        self._publisher.publish(self._all_samples, at_once=not self.usage)
         return super().make_prefix_cache_stats()
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; running requests prevent it. Return whether it was done."""
         is_reset = super().reset_prefix_cache()
-        self._publisher.publish(self._samples, at_once=True)
+        self._publisher.publish(self._all_samples, at_once=True)
         return is_reset
+
+    def _all_samples(self) -> list[Sample]:
+        return self._samples() + recorder.samples()
 
     def _samples(self) -> list[Sample]:
         blocks: Any = self.block_pool.blocks
