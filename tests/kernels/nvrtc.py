@@ -14,28 +14,24 @@ class Build:
     """NVRTC's output for one source and one architecture."""
 
     machine_code: bytes
-    assembly: str
     log: str
 
 
-def compile_source(name: str, text: str, arch: str) -> Build:
-    """Compile ``text``, headers in place, for ``arch`` (``"sm_90"``).
+def compile_source(name: str, source: str, arch: str) -> Build:
+    """Compile ``source``, headers in place, for ``arch`` (``"sm_90"``).
 
     Raises ``RuntimeError`` with NVRTC's log when it does not compile.
     """
-    error, program = nvrtc.nvrtcCreateProgram(text.encode(), name.encode(), 0, [], [])
+    error, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
     assert not error, error
     try:
         options = [option.encode() for option in (*OPTIONS, OF_CUPY, f"-arch={arch}")]
         (failed,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        log = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        text = log.decode(errors="replace").strip("\0\n ")
         if failed:
-            raise RuntimeError(f"NVRTC could not compile {name} for {arch}: {log}")
-        return Build(
-            _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program),
-            _text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program),
-            log,
-        )
+            raise RuntimeError(f"NVRTC could not compile {name} for {arch}: {text}")
+        return Build(_bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program), text)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
 
@@ -52,7 +48,3 @@ def _bytes(size_of: Any, read: Any, program: Any) -> bytes:
     (error,) = read(program, buffer)
     assert not error, error
     return bytes(buffer)
-
-
-def _text(size_of: Any, read: Any, program: Any) -> str:
-    return _bytes(size_of, read, program).decode(errors="replace").strip("\0\n ")
