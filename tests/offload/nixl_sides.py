@@ -113,25 +113,15 @@ class Agent:
             ctypes.memmove(first, other, size)
 
 
-class Side:
-    """A worker over a backing with random bytes: a rank of ``tp_size``, with a number of heads."""
+class Slabs:
+    """Random bytes cut into slabs, the configuration of what lies in them, and its views.
 
-    def __init__(
-        self,
-        name: str,
-        num_slabs: int,
-        monkeypatch: pytest.MonkeyPatch,
-        *,
-        heads: int = 1,
-        rank: int = 0,
-        tp_size: int = 1,
-    ) -> None:
-        monkeypatch.setattr(module, "compute_nixl_compatibility_hash", lambda *_, **__: "hash")
-        self.rank, self.tp_size = rank, tp_size
+    Attention of two layers stands next to two states, with a number of heads each.
+    """
+
+    def __init__(self, num_slabs: int, heads: int = 1) -> None:
         self.slab = SLAB_BYTES * heads
-        size = num_slabs * self.slab
-        page, full, part = 32 * heads, 256 * heads, (40 * heads, 20 * heads, 40 * heads)
-        convolution = MambaConvSplitInfo(1, part, 1, (100 * heads, 156 * heads))
+        size, page, full = num_slabs * self.slab, 32 * heads, 256 * heads
         self.backing = torch.randint(-128, 127, (size,), dtype=torch.int8)
         self.config = NaturalKVCacheConfig(
             num_slabs,
@@ -148,6 +138,38 @@ class Side:
             pools=(1, 0, 1),
             blocks_per_slab=(CUT, 1),
         )
+        self.views: dict[str, Any] = {
+            "l.0": self.rows(0, CUT, page),
+            "l.10": self.rows(page, CUT, page),
+            **{
+                layer: [self.rows(0, 1, 100 * heads), self.rows(100 * heads, 1, 156 * heads)]
+                for layer in ("l.1", "l.2")
+            },
+        }
+
+    def rows(self, first: int, cut: int, size: int) -> torch.Tensor:
+        num_ids = len(self.backing) // self.slab * cut
+        return self.backing.as_strided((num_ids, size), (self.slab // cut, 1), first)
+
+
+class Side(Slabs):
+    """A worker over slabs: a rank of ``tp_size``, with a number of heads."""
+
+    def __init__(
+        self,
+        name: str,
+        num_slabs: int,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        heads: int = 1,
+        rank: int = 0,
+        tp_size: int = 1,
+    ) -> None:
+        monkeypatch.setattr(module, "compute_nixl_compatibility_hash", lambda *_, **__: "hash")
+        super().__init__(num_slabs, heads)
+        self.rank, self.tp_size = rank, tp_size
+        part = 40 * heads, 20 * heads, 40 * heads
+        convolution = MambaConvSplitInfo(1, part, 1, (100 * heads, 156 * heads))
         made: Any = SlabNixlWorker.__new__(SlabNixlWorker)
         self.worker = made
         specs = [group.kv_cache_spec for group in self.config.kv_cache_groups]
@@ -234,19 +256,7 @@ class Side:
         made._follow_reads(60.0)
         made.kv_caches_base_addr = {name: {}}
         made.nixl_wrapper = Agent()
-        views = {
-            "l.0": self.rows(0, CUT, page),
-            "l.10": self.rows(page, CUT, page),
-            **{
-                layer: [self.rows(0, 1, 100 * heads), self.rows(100 * heads, 1, 156 * heads)]
-                for layer in ("l.1", "l.2")
-            },
-        }
-        made.register_kv_caches(views)
-
-    def rows(self, first: int, cut: int, size: int) -> torch.Tensor:
-        num_ids = len(self.backing) // self.slab * cut
-        return self.backing.as_strided((num_ids, size), (self.slab // cut, 1), first)
+        made.register_kv_caches(self.views)
 
     def told(self) -> NixlAgentMetadata:
         payload = self.worker.xfer_handshake_metadata.agent_metadata_bytes

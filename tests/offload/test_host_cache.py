@@ -141,24 +141,6 @@ def chunks_of(count: int) -> list[npt.NDArray[np.uint8]]:
     return [np.full(4096, at + 1, dtype=np.uint8) for at in range(count)]
 
 
-def test_a_restart_finds_what_was_stored(tmp_path: Path) -> None:
-    keys, tokens = chain(ATTENTION, 8)
-    first = disk(tmp_path)
-    assert first.store(keys, tokens, chunks_of(8)) == 8
-    first.close()
-    del first
-    second = disk(tmp_path)
-    assert second.num_chunks == 8
-    found = look_up(cache(), keys, tokens, disk=second)
-    assert found.num_tokens == 0, "attention without a state"
-    into = [np.zeros(4096, dtype=np.uint8) for _ in keys]
-    assert second.load([*keys, key(ATTENTION, 99)], [*into, np.zeros(4096, np.uint8)]) == [
-        *[True] * 8,
-        False,
-    ]
-    assert all((got == want).all() for got, want in zip(into, chunks_of(8), strict=True))
-
-
 def test_a_folder_in_use_and_a_file_in_its_place_are_refused(tmp_path: Path) -> None:
     first = disk(tmp_path / "used")
     with pytest.raises(HybridBlocksError, match="in use by another process"):

@@ -57,17 +57,6 @@ def test_without_a_known_rate_of_computing_the_most_tokens_win_and_then_the_firs
     assert chosen == next(it for it in offers if it.child == best[1])
 
 
-def test_a_weight_of_two_stands_for_twice_the_rate() -> None:
-    slow, liked = (Child(object(), place, weight) for place, weight in ((0, 1.0), (1, 2.0)))
-    for child in (slow, liked):
-        read = child.rate.begin(1_000, 0.0)
-        read.ended = 8.0
-        child.rate.end(read, is_whole=True)
-    offers = [child.offer(10, 1_000, 10.0) for child in (slow, liked)]
-    assert offers[1].seconds == pytest.approx(offers[0].seconds / 2)
-    assert soonest(offers, 10, 10.0) == offers[1]
-
-
 def test_a_child_that_fails_is_trusted_less_and_tried_again_after_a_while() -> None:
     child = Child(object(), 0)
     clock = count(100.0)
@@ -81,17 +70,6 @@ def test_a_child_that_fails_is_trusted_less_and_tried_again_after_a_while() -> N
     assert child.offer(64, 1_000, 104.0 + RETRY_AFTER).share == 1.0
     child.begin(64, 1_000, 500.0, is_async=True).end(501.0, is_whole=True)
     assert child.share > 0.5
-
-
-def test_a_child_that_raises_errors_is_not_asked_for_a_while() -> None:
-    child = Child(object(), 0)
-    for _ in range(3):
-        assert child.is_asked(10.0)
-        child.note_error(10.0)
-    assert not child.is_asked(11.0)
-    assert child.is_asked(11.0 + RETRY_AFTER)
-    child.note_answer("a", is_later=False, now=100.0)
-    assert child.is_asked(11.0)
 
 
 TWO: list[dict[str, Any]] = [{"kv_connector": "A"}, {"kv_connector": "B"}]

@@ -68,45 +68,37 @@ def parts(side: Side, slab: int) -> list[torch.Tensor]:
     return [part.view(heads, -1) for part in row.split(sizes)]
 
 
-def test_two_ranks_read_their_heads_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Side("p", 9, monkeypatch, heads=2)
-    for rank in range(2):
-        reader = Side("d", 5, monkeypatch, rank=rank, tp_size=2)
-        meet(reader, whole)
+@pytest.mark.parametrize(("num_readers", "num_others"), [(2, 1), (1, 2)])
+def test_ranks_of_two_sizes_read_their_heads(
+    num_readers: int, num_others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_heads, other_heads = 2 // num_readers, 2 // num_others
+    others = [
+        Side("p", 9, monkeypatch, heads=other_heads, rank=rank, tp_size=num_others)
+        for rank in range(num_others)
+    ]
+    for rank in range(num_readers):
+        reader = Side("d", 5, monkeypatch, heads=own_heads, rank=rank, tp_size=num_readers)
+        meet(reader, *others)
         expected = reader.backing.clone()
         pull(reader, [[2], [5, 14], [4]], [[7], [33, 8], [3]])
-        for slab, origin in ((2, 7), (4, 3)):
-            for part, source in zip(parts(reader, slab), parts(whole, origin), strict=True):
-                assert torch.equal(part[0], source[rank])
-            expected.view(5, -1)[slab, :256] = reader.backing.view(5, -1)[slab, :256]
-        for own, origin in ((5, 33), (14, 8)):
-            for layer in ("l.0", "l.10"):
-                mine = block(reader, own, layer)
-                assert torch.equal(mine[0], block(whole, origin, layer)[rank])
-            expected[128 * own : 128 * own + 64] = reader.backing[128 * own : 128 * own + 64]
+        for head in range(own_heads):
+            place, there = divmod(rank * own_heads + head, other_heads)
+            pairs = [
+                (block(reader, own, layer), block(others[place], origin, layer))
+                for own, origin in ((5, 33), (14, 8))
+                for layer in ("l.0", "l.10")
+            ]
+            for slab, origin in ((2, 7), (4, 3)):
+                both = parts(reader, slab), parts(others[place], origin)
+                pairs += zip(*both, strict=True)
+            assert all(torch.equal(mine[head], theirs[there]) for mine, theirs in pairs)
+        written = [(slab * 512, 256) for slab in (2, 4)] + [(own * 128, 64) for own in (5, 14)]
+        for first, size in written:
+            span = slice(first * own_heads, (first + size) * own_heads)
+            expected[span] = reader.backing[span]
         assert torch.equal(reader.backing, expected)
-        assert reader.worker.tp_mappings["p"].local_consumers == 2
-
-
-def test_one_rank_reads_the_heads_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = Side("d", 5, monkeypatch, heads=2)
-    halves = [Side("p", 9, monkeypatch, rank=rank, tp_size=2) for rank in range(2)]
-    meet(reader, *halves)
-    expected = reader.backing.clone()
-    pull(reader, [[2], [5, 14], [4]], [[7], [33, 8], [3]])
-    for rank, half in enumerate(halves):
-        for slab, origin in ((2, 7), (4, 3)):
-            for part, source in zip(parts(reader, slab), parts(half, origin), strict=True):
-                assert torch.equal(part[rank], source[0])
-        for own, origin in ((5, 33), (14, 8)):
-            for layer in ("l.0", "l.10"):
-                mine = block(reader, own, layer)
-                assert torch.equal(mine[rank], block(half, origin, layer)[0])
-    for slab in (2, 4):
-        expected.view(5, -1)[slab, :512] = reader.backing.view(5, -1)[slab, :512]
-    for own in (5, 14):
-        expected[256 * own : 256 * own + 128] = reader.backing[256 * own : 256 * own + 128]
-    assert torch.equal(reader.backing, expected)
+        assert reader.worker.tp_mappings["p"].local_consumers == num_readers
 
 
 def test_states_that_ranks_share_are_not_split(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,14 +88,6 @@ def test_attention_beyond_the_last_state_is_no_hit() -> None:
     assert engine.manager.counts.lookups == 1
 
 
-def test_nothing_is_a_hit_without_a_state() -> None:
-    engine = Engine(64 * 4096)
-    request = Request("chat", 8)
-    engine.store(request, request.keys[ATTENTION])
-    again = Request("chat", 8, 1)
-    assert results(engine, again, again.keys[ATTENTION])[1:] == [MISS] * 7
-
-
 def test_what_is_being_copied_is_pending_and_a_copy_that_failed_is_a_miss() -> None:
     engine = Engine(64 * 4096)
     request, again = Request("chat", 2), Request("chat", 2, 1)
@@ -420,14 +412,6 @@ def test_attention_on_disk_is_not_read_where_no_state_is(tmp_path: Path) -> None
     assert after.manager.counts.promoted_bytes == 0
 
 
-def test_a_request_may_leave_the_disk_out(tmp_path: Path) -> None:
-    leave_on_disk(tmp_path, 2)
-    after = Engine(64 * 4096, disk_at(str(tmp_path)))
-    again = Request("chat", 2, 1)
-    again.context.load_tier_filter = TierFilter(matchers=())
-    assert results(after, again, again.keys[ATTENTION]) == [MISS] * 2
-
-
 def test_a_damaged_chunk_ends_in_a_miss_and_the_rest_goes_on(tmp_path: Path) -> None:
     before, request = leave_on_disk(tmp_path, 4)
     (segment,) = tmp_path.glob("*/*.seg")
@@ -539,12 +523,20 @@ def test_an_object_that_is_gone_ends_in_a_miss(tmp_path: Path) -> None:
     there.manager.cache.check_integrity()
 
 
-def test_a_request_may_leave_remote_tiers_out(tmp_path: Path) -> None:
-    url = f"file://{tmp_path}"
-    leave(Engine(64 * 4096, objects=objects_at(url)), Request("chat", 2))
-    there = Engine(64 * 4096, objects=objects_at(url))
+@pytest.mark.parametrize(
+    ("tier", "matchers"),
+    [("disk", ()), ("objects", (TierMatcher(locality=Locality.LOCAL),))],
+)
+def test_a_request_may_leave_tiers_out(tier: str, matchers: Any, tmp_path: Path) -> None:
+    def engine() -> Engine:
+        if tier == "disk":
+            return Engine(64 * 4096, disk_at(str(tmp_path)))
+        return Engine(64 * 4096, objects=objects_at(f"file://{tmp_path}"))
+
+    leave(engine(), Request("chat", 2))
+    there = engine()
     again = Request("chat", 2, 1)
-    again.context.load_tier_filter = TierFilter(matchers=(TierMatcher(locality=Locality.LOCAL),))
+    again.context.load_tier_filter = TierFilter(matchers=matchers)
     assert results(there, again, again.keys[ATTENTION]) == [MISS] * 2
 
 

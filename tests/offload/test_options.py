@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hybrid_blocks._core.offload import DiskStore
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.options import DiskOptions, Options
 
@@ -85,3 +86,11 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
 def test_what_is_wrong_is_refused_with_what_would_do(config: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         Options.parse(config)
+
+
+def test_folders_that_others_can_write_to_are_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(InvalidArgumentError, match="others can write to it"):
+        Options.parse({"host": "1GiB", "objects": f"file://{tmp_path}"})
+    with pytest.raises(InvalidArgumentError, match="others can write to it"):
+        DiskStore(tmp_path, 1 << 30, layouts=[bytes(16)])

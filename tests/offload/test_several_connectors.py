@@ -225,15 +225,6 @@ def test_the_choice_is_that_of_a_naive_model(scripts: dict[int, Script], clock: 
             assert is_async is (chosen >= 0)
 
 
-def test_an_unloved_connector_stores_and_never_loads(
-    scripts: dict[int, Script],
-) -> None:
-    scripts |= {0: Script((640, True)), 1: Script((None, False)), 2: Script((16, True))}
-    connector = several_of(scripts, weights=[0, 0, 1])
-    assert connector.get_num_new_matched_tokens(request(), 0) == (16, True)
-    assert all(it.asked == 1 for it in scripts.values())
-
-
 @pytest.mark.parametrize("error", [RuntimeError("away"), (-5, True), (FAR + 1, True)])
 def test_an_answer_that_no_request_can_load_leaves_the_others(
     scripts: dict[int, Script], clock: Clock, error: Any
