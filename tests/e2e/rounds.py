@@ -25,6 +25,10 @@ Answer = dict[str, Any]
 """``tokens`` by sample, ``text`` of the first, ``likeliest`` and ``prompt_likeliest`` tokens with
 their log probabilities where they were asked for."""
 
+NGRAMS: dict[str, Any] = {"method": "ngram", "num_speculative_tokens": 3}
+NGRAMS |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+"""Drafts of n-grams, as ``speculative_config``."""
+
 # As many looks at a folder, half a second apart, must find the same bytes.
 _NUM_QUIET = 4
 

@@ -15,7 +15,7 @@ import pytest
 import vllm
 from hybrid_blocks.vllm.surface.support import release_of
 from program import is_scheduled_in_one_call
-from rounds import Prompt, Result, assert_close, prompt, run
+from rounds import NGRAMS, Prompt, Result, assert_close, prompt, run
 from server import ONE_BY_ONE
 from traffic import PREFIX
 
@@ -136,12 +136,7 @@ def test_the_requests_are_of_all_sorts() -> None:
 
 DRAFTS: dict[str, dict[str, Any]] = {
     "mtp": {"method": "mtp", "num_speculative_tokens": 2},
-    "ngram": {
-        "method": "ngram",
-        "num_speculative_tokens": 3,
-        "prompt_lookup_max": 3,
-        "prompt_lookup_min": 1,
-    },
+    "ngram": NGRAMS,
 }
 NUM_STREAMS = 200
 

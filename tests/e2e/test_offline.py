@@ -8,7 +8,7 @@ from typing import Any
 
 import models
 import pytest
-from rounds import Result, Round, assert_close, prompt, run
+from rounds import NGRAMS, Result, Round, assert_close, prompt, run
 from traffic import PREFIX
 
 pytestmark = pytest.mark.full
@@ -28,12 +28,7 @@ PRESSED: dict[str, Any] = {
 DRAFTS: dict[str, Any] = {
     "max_num_batched_tokens": 256,
     "max_num_seqs": 32,
-    "speculative_config": {
-        "method": "ngram",
-        "num_speculative_tokens": 3,
-        "prompt_lookup_max": 3,
-        "prompt_lookup_min": 1,
-    },
+    "speculative_config": NGRAMS,
 }
 QUESTIONS = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
 STORIES = [f"Story {number}. {PREFIX[number : number + 200]}" for number in range(16)]

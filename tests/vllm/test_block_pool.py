@@ -1,6 +1,5 @@
 """Our pool against vLLM's: the same life, and after every call everything to be seen is equal."""
 
-import copy
 import gc
 import weakref
 from collections.abc import Callable
@@ -336,45 +335,6 @@ def test_hashes_of_all_lengths_come_back_as_they_were(pool: ours.BlockPool, leng
     assert get_block_hash(block.block_hash) == name
     assert pool.get_cached_block(BlockHash(name), [7]) == [block]
     assert pool.get_cached_block(BlockHash(name), [7, 8]) is None
-
-
-def test_a_hash_written_to_the_private_field_replaces_what_was_known(pool: ours.BlockPool) -> None:
-    block: Any = pool.get_new_blocks(1)[0]
-    pool._insert_block_hash(key_of(b"a"), block, 4)
-    pool._insert_block_hash(key_of(b"b"), block, 8)
-    block._block_hash = key_of(b"c")
-    assert (block.block_hash, block.block_hash_num_tokens) == (key_of(b"c"), None)
-    assert pool.get_cached_block(BlockHash(b"b"), [0]) is None
-    assert pool.get_cached_block(BlockHash(b"c"), [0]) == [block]
-    block._block_hash = None
-    assert len(pool.cached_block_hash_to_block) == 0
-
-
-def test_the_raw_cache_reads_and_writes_like_the_dictionary_in_vllm(pool: ours.BlockPool) -> None:
-    blocks = pool.get_new_blocks(3)
-    for name, block in zip((b"a", b"b", b"a"), blocks, strict=True):
-        pool._insert_block_hash(key_of(name), block, 4)
-    cache = pool.cached_block_hash_to_block._cache
-    twice = {1: blocks[0], 3: blocks[2]}
-    assert cache == {key_of(b"a"): twice, key_of(b"b"): blocks[1]}
-    backup = copy.copy(cache)
-    assert cache.pop(key_of(b"a")) == twice
-    assert key_of(b"a") not in cache
-    assert pool.get_cached_block(BlockHash(b"a"), [0]) is None
-    cache[key_of(b"a")] = backup[key_of(b"a")]
-    assert pool.get_cached_block(BlockHash(b"a"), [0]) == [blocks[0]]
-    cache.clear()
-    assert len(pool.cached_block_hash_to_block) == 0
-
-
-def test_a_feigned_shortage_refuses_blocks_until_it_is_taken_back(pool: ours.BlockPool) -> None:
-    queue = pool.free_block_queue
-    before = queue.num_free_blocks
-    queue.num_free_blocks = 0
-    with pytest.raises(ValueError, match="Cannot get 1 free blocks"):
-        pool.get_new_blocks(1)
-    queue.num_free_blocks = before
-    assert len(pool.get_new_blocks(1)) == 1
 
 
 def test_a_pool_and_its_blocks_are_collected_together() -> None:

@@ -7,7 +7,7 @@ import pytest
 import vllm
 from hybrid_blocks._core.vllm import Block
 from hybrid_blocks.vllm.pool import BlockPool, CachedBlocks, FreeBlockQueue
-from hybrid_blocks.vllm.surface import support
+from hybrid_blocks.vllm.surface import differences, support
 from surface import CALLABLES, INSTALLED, SURFACE, VERSION, found_in, is_present, parameters_of
 from vllm.v1.core.block_pool import BlockHashToBlockMap
 from vllm.v1.core.block_pool import BlockPool as VllmBlockPool
@@ -29,20 +29,9 @@ def test_the_installed_version_is_a_tested_one() -> None:
     assert support.is_tested(vllm.__version__)
 
 
-@pytest.mark.parametrize(("owner", "method"), CALLABLES)
-def test_vllm_has_the_callable_with_these_parameters(owner: str, method: str) -> None:
-    theirs = inspect.signature(inspect.unwrap(getattr(found_in(owner), method))).parameters
-    assert list(theirs) == parameters_of(owner, method)
-
-
-@pytest.mark.parametrize("owner", INSTALLED.closed())
-def test_no_method_of_vllm_is_unknown_to_the_adapter(owner: str) -> None:
-    own = {
-        name
-        for name, value in vars(found_in(owner)).items()
-        if inspect.isfunction(value) and not name.startswith("__")
-    }
-    assert own <= set(SURFACE["callables"][owner])
+def test_nothing_that_the_adapter_needs_of_vllm_differs_from_the_record() -> None:
+    found = differences(vllm.__version__)
+    assert {tier: it for tier, it in found.items() if it and INSTALLED.reaches(tier)} == {}
 
 
 @pytest.mark.parametrize("owner", OWNERS)

@@ -115,20 +115,3 @@ def test_the_engine_reports_a_panic_of_the_core_with_the_request_and_the_process
     assert engine.was_shut_down
     with pytest.raises(IntegrityError, match="an earlier call panicked"):
         manager.get_blocks("fine")
-
-
-def test_requests_before_the_panic_are_served() -> None:
-    scheduler = make_scheduler(Groups.HYBRID, num_requests=4, num_blocks=100, max_model_len=1_024)
-    engine = Engine(scheduler)
-    scheduler.add_request(request("fine"))
-    tokens: list[int] = []
-    while scheduler.has_unfinished_requests():
-        outputs, _ = engine.step()
-        for output in outputs.values():
-            tokens += [token for one in output.outputs for token in one.new_token_ids]
-    assert tokens == [7, 7, 7]
-    manager: Any = scheduler.kv_cache_manager
-    doom(manager, "doomed")
-    scheduler.add_request(request("doomed"))
-    with pytest.raises(IntegrityError, match="doomed"):
-        engine.step()

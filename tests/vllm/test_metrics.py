@@ -9,13 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import VARIABLE
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, served
 from oracle.engines import ENGINES
 from oracle.scheduler_pair import Pair, Setup
 from prometheus_client import CollectorRegistry, generate_latest
-from vllm.v1.core import kv_cache_utils
 
 
 def shown(folder: Path) -> list[str]:
@@ -66,15 +64,6 @@ def test_labels_are_those_of_the_engine_whose_block_sizes_were_resolved(
     served.resolve_kv_cache_block_sizes("groups", config)
     assert resolved == [("groups", config)]
     assert served.engine_labels() == {"model_name": "mine", "engine": "3"}
-
-
-def test_the_plugin_sees_which_engine_resolves_its_block_sizes() -> None:
-    pairs = dict(served.replacements())
-    assert pairs == {served.vllm_resolve_kv_cache_block_sizes: served.resolve_kv_cache_block_sizes}
-    assert set(pairs.items()) <= set(install._REPLACEMENTS)
-    theirs = served.vllm_resolve_kv_cache_block_sizes
-    assert theirs is not None
-    assert theirs.__module__ == kv_cache_utils.__name__
 
 
 SERVER = """

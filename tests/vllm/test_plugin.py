@@ -21,7 +21,6 @@ from hybrid_blocks.vllm.pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.surface import Tier, differences, support
 from surface import INSTALLED, RELEASE
 from vllm.logger import _print_info_once, _print_warning_once
-from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 from vllm.v1.hisparse.block_pool import SharedEventQueueBlockPool
 from vllm.v1.request import Request
@@ -31,13 +30,6 @@ from vllm.v1.request import Request
 def restored() -> Iterator[None]:
     yield
     install.uninstall()
-
-
-def test_without_the_variable_level_manager_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("HYBRID_BLOCKS", raising=False)
-    assert requested() is Level.MANAGER
 
 
 def test_an_unknown_level_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +52,6 @@ def test_an_empty_variable_is_as_good_as_none(
     assert levels.publishes_usable_only() is False
     assert levels.max_known_bytes() == 256 << 20
     assert levels.checkpoints() == str(CheckpointPolicy(variables.CHECKPOINTS.default))
-
-
-def test_off_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HYBRID_BLOCKS", "off")
-    attach.register()
-    assert not install.is_installed()
 
 
 @pytest.mark.parametrize(
@@ -127,15 +113,6 @@ def test_the_second_comparison_sees_vllm_below_the_recorder(
         recorder.uninstall()
 
 
-def test_registering_twice_is_registering_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HYBRID_BLOCKS", "pool")
-    attach.register()
-    attach.register()
-    assert install.is_installed()
-    install.uninstall()
-    assert vllm_block_pool.BlockPool is VllmBlockPool
-
-
 def test_modules_that_imported_the_pool_earlier_get_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     early = ModuleType("some_connector")
     early.Pool = VllmBlockPool  # type: ignore[attr-defined]
@@ -178,26 +155,20 @@ def test_the_engine_calls_our_functions(name: str, ours: object) -> None:
 OLDEST, NEWEST = support.TESTED[0], support.TESTED[-1]
 
 
-@pytest.mark.parametrize("version", [f"{OLDEST}.0", f"{NEWEST}.1+cpu", *support.TESTED])
-def test_tested_versions(version: str) -> None:
-    assert support.is_tested(version)
-
-
-@pytest.mark.parametrize("version", ["0.9.9", f"{NEWEST}0.0", f"1{NEWEST}.0", "1.0", "dev"])
-def test_untested_versions(version: str) -> None:
-    assert not support.is_tested(version)
-
-
 @pytest.mark.parametrize(
-    ("version", "release"),
+    ("version", "is_tested", "release"),
     [
-        *(("0.9.9", OLDEST), (f"{NEWEST}.2", NEWEST), (f"{NEWEST}0.0", NEWEST)),
-        *(("1.0", NEWEST), ("dev", NEWEST), *((f"{it}.9", it) for it in support.TESTED)),
+        *((f"{it}.9", True, it) for it in support.TESTED),
+        *((it, True, it) for it in support.TESTED),
+        *((f"{OLDEST}.0", True, OLDEST), (f"{NEWEST}.1+cpu", True, NEWEST)),
+        *(("0.9.9", False, OLDEST), (f"{NEWEST}0.0", False, NEWEST)),
+        *((it, False, NEWEST) for it in (f"1{NEWEST}.0", "1.0", "dev")),
     ],
 )
-def test_another_version_is_compared_with_the_nearest_tested_one(
-    version: str, release: str
+def test_a_version_is_a_tested_one_or_compared_with_the_nearest(
+    version: str, is_tested: bool, release: str
 ) -> None:
+    assert support.is_tested(version) is is_tested
     assert support.nearest(version) == release
 
 

@@ -22,7 +22,6 @@ from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.manager.hasher import RequestHasher
 from rich.console import Console
 from typer.testing import CliRunner
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.outputs import LogprobsLists
 
 LEVELS = ["off", "pool", "manager", "batched", "natural", "natural-batched"]
@@ -57,16 +56,8 @@ def test_steps_of_decodes_alone_have_a_median_of_their_own() -> None:
 def test_a_step_in_which_a_request_begins_or_ends_is_none_of_decodes_alone() -> None:
     settings = Settings(level="off", groups="full", requests=3, prompt_tokens=64, shared_tokens=16)
     jobs = iter([([1] * 64, 10), ([2] * 64, 14), ([3] * 64, 14), *[([4] * 64, 40)] * 3])
-    groups = Groups("full")
     scheduler = make_scheduler(
-        groups,
-        num_requests=3,
-        num_blocks=64,
-        max_model_len=128,
-        max_num_batched_tokens=256,
-        scheduler_cls=AsyncScheduler,
-        is_natural=False,
-        num_draft_tokens=0,
+        Groups.FULL, num_requests=3, num_blocks=64, max_model_len=128, max_num_batched_tokens=256
     )
     steps = Loop(scheduler, jobs, make_hasher(16), settings).run(24)
     decodes = [step.only_decodes for step in steps]

@@ -56,14 +56,7 @@ def after(before: Request) -> Iterator[Request]:
     was_installed = install.is_installed()
     attach.register()
     make_scheduler(
-        Groups("full"),
-        num_requests=4,
-        num_blocks=64,
-        max_model_len=64,
-        max_num_batched_tokens=64,
-        scheduler_cls=AsyncScheduler,
-        is_natural=False,
-        num_draft_tokens=0,
+        Groups.FULL, num_requests=4, num_blocks=64, max_model_len=64, scheduler_cls=AsyncScheduler
     )
     yield make_request("after")
     if not was_installed:
@@ -101,25 +94,20 @@ def test_what_was_never_set_is_no_attribute(after: Request) -> None:
     assert after.status is RequestStatus.WAITING
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_a_copy_goes_its_own_way(after: Request, copied: type) -> None:
-    after.num_computed_tokens = 4
-    other = copied(after)
-    other.num_computed_tokens += 1
-    other.status = RequestStatus.PREEMPTED
-    after.num_in_flight_tokens = 9
-    assert (after.num_computed_tokens, other.num_computed_tokens) == (4, 5)
-    assert (after.num_in_flight_tokens, other.num_in_flight_tokens) == (9, 0)
-    assert (after.status, other.status) == (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-
-
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-def test_a_copy_has_the_counts_of_its_time(after: Request, copied: type) -> None:
-    """Also one that no code reads before the request continues."""
+def test_a_copy_has_the_counts_of_its_time_and_goes_its_own_way(
+    after: Request, copied: type
+) -> None:
     after.num_computed_tokens, after.num_in_flight_tokens = 4, 2
     other = copied(after)
-    after.num_computed_tokens = 9
+    after.num_computed_tokens = 9  # before any code reads the copy's
     assert (other.num_computed_tokens, other.num_in_flight_tokens) == (4, 2)
+    other.num_computed_tokens += 1
+    other.status = RequestStatus.PREEMPTED
+    after.num_in_flight_tokens = 3
+    assert (after.num_computed_tokens, other.num_computed_tokens) == (9, 5)
+    assert (after.num_in_flight_tokens, other.num_in_flight_tokens) == (3, 2)
+    assert (after.status, other.status) == (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
 def test_counts_survive_pickling_what_keeps_them(after: Request) -> None:

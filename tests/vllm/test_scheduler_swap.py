@@ -34,14 +34,7 @@ def at_level_manager(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(cls: Any) -> Any:
     return make_scheduler(
-        Groups("full"),
-        num_requests=4,
-        num_blocks=64,
-        max_model_len=64,
-        max_num_batched_tokens=64,
-        scheduler_cls=cls,
-        is_natural=False,
-        num_draft_tokens=0,
+        Groups.FULL, num_requests=4, num_blocks=64, max_model_len=64, scheduler_cls=cls
     )
 
 
