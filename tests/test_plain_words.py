@@ -27,7 +27,7 @@ IMPERATIVE = re.compile(
 """How a doc comment of Rust does not begin: it says what a function does, in the third person."""
 SUFFIXES = {".md", ".py", ".rs", ".pyi"}
 VAGUE = re.compile(r"(It|Its|That of|Those|They|Of|What)\b")
-"""How a comment does not begin: its subject has no name."""
+"""How a comment, or a doc comment of Rust, does not begin: its subject has no name."""
 LEAST_WORDS = 3
 MARKS = re.compile(r"noqa|type:|fmt:|pragma|mypy:|ruff:|!|-{2,}|SAFETY")
 """How comments for tools begin, and lines between sections."""
@@ -76,10 +76,11 @@ def prose(path: Path) -> Iterator[str]:
 
 
 def faults(path: Path) -> Iterator[str]:
-    """Sentences that are too long or hold an avoided word, and orders in doc comments of Rust."""
+    """Sentences that are too long or hold an avoided word; orders and vague docs of Rust."""
     for paragraph in prose(path):
-        if path.suffix == ".rs" and IMPERATIVE.match(paragraph.lstrip()):
-            yield paragraph
+        begin = paragraph.lstrip()
+        if path.suffix == ".rs" and (IMPERATIVE.match(begin) or VAGUE.match(begin)):
+            yield begin.rstrip()
         plain = re.sub(r"`[^`]*`|\]\([^)]*\)", "code", " ".join(paragraph.split()))
         for sentence in re.split(r"(?<=[.!?:;])\s+", plain):
             if len(re.findall(r"[A-Za-z]\S*", sentence)) > MOST_WORDS or AVOIDED.search(sentence):
@@ -157,10 +158,15 @@ def test_a_long_sentence_and_an_avoided_word_are_found(tmp_path: Path) -> None:
     assert len(list(faults(page))) == 2
 
 
-def test_a_doc_comment_of_rust_that_gives_an_order_is_found(tmp_path: Path) -> None:
+def test_a_doc_comment_of_rust_that_gives_an_order_or_names_no_subject_is_found(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "file.rs"
-    file.write_text("/// Take a block.\nfn take() {}\n\n/// Takes a block.\nfn takes() {}\n")
-    assert list(faults(file)) == ["Take a block."]
+    file.write_text(
+        "/// Take a block.\nfn take() {}\n\n/// Takes a block.\nfn takes() {}\n"
+        "\n/// Its end.\nfn end() {}\n"
+    )
+    assert list(faults(file)) == ["Take a block.", "Its end."]
 
 
 def test_comments_of_clean_folders_name_their_subject() -> None:

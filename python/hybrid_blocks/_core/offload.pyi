@@ -11,10 +11,12 @@ from typing import final
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import disjoint_base
 
 __all__ = [
     "ChunkCodec",
     "ChunkRegion",
+    "ChunkStore",
     "DiskStore",
     "HostCache",
     "Lookup",
@@ -289,12 +291,65 @@ class ChunkRegion:
         Raises ``InvalidArgumentError`` for memory with gaps, or that cannot be written.
         """
 
-@final
-class DiskStore:
-    """Chunks in segment files of bounded size, with checksums, found again after a restart.
+@disjoint_base
+class ChunkStore:
+    """Chunks below host memory, in a `DiskStore` or an `ObjectStore`.
 
     Several threads may call it. Transfers run without the interpreter's lock.
     """
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks that can be read, as far as is known."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is written for a while, because the tier refused."""
+
+    def take_warnings(self) -> list[str]:
+        """Return what went wrong since this was last asked, once a minute for each kind."""
+
+    def contains(self, keys: Sequence[bytes]) -> list[bool]:
+        """Say which chunks can be read, as far as is known."""
+
+    def store(
+        self,
+        keys: Sequence[bytes],
+        tokens: Sequence[int],
+        chunks: Sequence[npt.NDArray[np.uint8]],
+    ) -> int:
+        """Write chunks that are not there yet; return how many are written, or wait for it."""
+
+    def load(self, keys: Sequence[bytes], chunks: Sequence[npt.NDArray[np.uint8]]) -> list[bool]:
+        """Read chunks into arrays of their sizes.
+
+        ``False`` stands for a chunk that is not there, is damaged, or cannot be read for now; its
+        array holds anything then. A read of an object takes 30 s at most.
+        """
+
+    def store_from(
+        self,
+        region: ChunkRegion,
+        keys: Sequence[bytes],
+        tokens: Sequence[int],
+        offsets: Sequence[int],
+    ) -> int:
+        """As `store`, of chunks whose first bytes in a region are ``offsets``."""
+
+    def load_into(
+        self, region: ChunkRegion, keys: Sequence[bytes], offsets: Sequence[int]
+    ) -> list[bool]:
+        """As `load`, into chunks whose first bytes in a region are ``offsets``."""
+
+    def close(self) -> None:
+        """End all writing, so that the next start has no file to read through.
+
+        A disk seals its current segment. A store of objects waits for its uploads, 30 s at most.
+        """
+
+@final
+class DiskStore(ChunkStore):
+    """Chunks in segment files of bounded size, with checksums, found again after a restart."""
 
     def __new__(
         cls,
@@ -327,65 +382,18 @@ class DiskStore:
         """
 
     @property
-    def num_chunks(self) -> int:
-        """Chunks that can be read."""
-
-    @property
     def num_bytes(self) -> int:
         """Bytes of all segment files below ``path``, but those of other engines that run."""
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether writes are paused, because one failed."""
-
-    def take_warnings(self) -> list[str]:
-        """Return what went wrong since this was last asked, once a minute for each kind."""
-
-    def contains(self, keys: Sequence[bytes]) -> list[bool]:
-        """Say which chunks can be read."""
 
     def touch(self, keys: Sequence[bytes]) -> None:
         """Note that a request used chunks, of any tier: they outlive their segment."""
 
-    def store(
-        self,
-        keys: Sequence[bytes],
-        tokens: Sequence[int],
-        chunks: Sequence[npt.NDArray[np.uint8]],
-    ) -> int:
-        """Write chunks that are not there yet; return how many were written."""
-
-    def load(self, keys: Sequence[bytes], chunks: Sequence[npt.NDArray[np.uint8]]) -> list[bool]:
-        """Read chunks into arrays of their sizes.
-
-        ``False`` stands for a chunk that is not there, was damaged and is forgotten, or cannot be
-        read for now; its array holds anything then.
-        """
-
-    def store_from(
-        self,
-        region: ChunkRegion,
-        keys: Sequence[bytes],
-        tokens: Sequence[int],
-        offsets: Sequence[int],
-    ) -> int:
-        """As `store`, of chunks whose first bytes in a region are ``offsets``."""
-
-    def load_into(
-        self, region: ChunkRegion, keys: Sequence[bytes], offsets: Sequence[int]
-    ) -> list[bool]:
-        """As `load`, into chunks whose first bytes in a region are ``offsets``."""
-
-    def close(self) -> None:
-        """Seal the current segment, so that the next start has no file to read through."""
-
 @final
-class ObjectStore:
+class ObjectStore(ChunkStore):
     """Chunks as objects in a bucket or a folder, which many engines may share.
 
-    Several threads may call it. Listings and its own stores tell the store which objects exist, so
-    look-ups wait for nothing. Transfers run on a thread of its own. A store that refuses is not
-    used for a while.
+    Listings and its own stores tell the store which objects exist, so look-ups wait for nothing.
+    Transfers run on a thread of its own. A store that refuses is not used for a while.
     """
 
     def __new__(
@@ -413,57 +421,8 @@ class ObjectStore:
         """Raise the errors of opening a store, without a request to a bucket."""
 
     @property
-    def num_chunks(self) -> int:
-        """Objects that are known."""
-
-    @property
     def num_uploads(self) -> int:
         """Chunks that wait for their upload or are being uploaded."""
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether the store is paused, because it refused."""
-
-    def take_warnings(self) -> list[str]:
-        """Return what went wrong since this was last asked, once a minute for each kind."""
-
-    def contains(self, keys: Sequence[bytes]) -> list[bool]:
-        """Say which chunks can be read, as far as is known."""
-
-    def store(
-        self,
-        keys: Sequence[bytes],
-        tokens: Sequence[int],
-        chunks: Sequence[npt.NDArray[np.uint8]],
-    ) -> int:
-        """Copy chunks into the queue of uploads; return how many were taken.
-
-        Others are there or on their way, or have no room in the queue.
-        """
-
-    def load(self, keys: Sequence[bytes], chunks: Sequence[npt.NDArray[np.uint8]]) -> list[bool]:
-        """Read chunks into arrays of their sizes.
-
-        ``False`` stands for a chunk that is not there, is damaged, or could not be read; its array
-        holds anything then. A read takes 30 s at most.
-        """
-
-    def store_from(
-        self,
-        region: ChunkRegion,
-        keys: Sequence[bytes],
-        tokens: Sequence[int],
-        offsets: Sequence[int],
-    ) -> int:
-        """As `store`, of chunks whose first bytes in a region are ``offsets``."""
-
-    def load_into(
-        self, region: ChunkRegion, keys: Sequence[bytes], offsets: Sequence[int]
-    ) -> list[bool]:
-        """As `load`, into chunks whose first bytes in a region are ``offsets``."""
-
     def wait(self, seconds_at_most: float) -> bool:
         """Wait for the first listing and all uploads; ``False`` if that takes longer."""
-
-    def close(self) -> None:
-        """Wait for the uploads, 30 s at most, and use the store no more."""

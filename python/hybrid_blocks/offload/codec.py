@@ -1,17 +1,14 @@
 """Chunks on their way between host memory, where ranks' shares lie, and the tiers below."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from vllm.logger import init_logger
 
-from hybrid_blocks._core.offload import ChunkCodec
+from hybrid_blocks._core.offload import ChunkCodec, ChunkStore
 from hybrid_blocks.offload.groups import Groups, group_number
-
-if TYPE_CHECKING:
-    from hybrid_blocks.offload.tier_queue import Store
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -49,7 +46,11 @@ class Codec:
         return self._other(key) is None
 
     def write(
-        self, store: "Store", keys: Sequence[bytes], tokens: Sequence[int], chunks: Sequence[Bytes]
+        self,
+        store: ChunkStore,
+        keys: Sequence[bytes],
+        tokens: Sequence[int],
+        chunks: Sequence[Bytes],
     ) -> None:
         """Store chunks of host memory."""
         for part in self._batches(keys):
@@ -61,7 +62,7 @@ class Codec:
                 [form for form in forms if form is not None],
             )
 
-    def read(self, store: "Store", keys: Sequence[bytes], chunks: Sequence[Bytes]) -> list[bool]:
+    def read(self, store: ChunkStore, keys: Sequence[bytes], chunks: Sequence[Bytes]) -> list[bool]:
         """Fill chunks of host memory; ``False`` for what could not be read."""
         loaded: list[bool] = []
         for part in self._batches(keys):

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import Locality
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hybrid_blocks._core.offload import ChunkRegion
+from hybrid_blocks._core.offload import ChunkRegion, ChunkStore
 from hybrid_blocks.offload.codec import Codec
 from hybrid_blocks.offload.groups import group_number
 from hybrid_blocks.offload.rates import Read, ReadRate
@@ -30,54 +30,7 @@ PATIENCE: Final = 10.0
 _LONGEST_WAIT: Final = 30.0
 
 
-class Store(Protocol):
-    """A tier below host memory, for any number of threads."""
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether nothing is stored for now."""
-        ...
-
-    def take_warnings(self) -> list[str]:
-        """Return what went wrong since this was last asked."""
-        ...
-
-    def contains(self, keys: Sequence[bytes]) -> list[bool]:
-        """Say which chunks can be read, without waiting."""
-        ...
-
-    def store(
-        self, keys: Sequence[bytes], tokens: Sequence[int], chunks: Sequence[npt.NDArray[np.uint8]]
-    ) -> int:
-        """Store chunks; return how many were taken."""
-        ...
-
-    def load(self, keys: Sequence[bytes], chunks: Sequence[npt.NDArray[np.uint8]]) -> list[bool]:
-        """Fill arrays with chunks; ``False`` for what could not be read."""
-        ...
-
-    def store_from(
-        self,
-        region: ChunkRegion,
-        keys: Sequence[bytes],
-        tokens: Sequence[int],
-        offsets: Sequence[int],
-    ) -> int:
-        """Store chunks of a region; return how many were taken."""
-        ...
-
-    def load_into(
-        self, region: ChunkRegion, keys: Sequence[bytes], offsets: Sequence[int]
-    ) -> list[bool]:
-        """Fill chunks of a region; ``False`` for what could not be read."""
-        ...
-
-    def close(self) -> None:
-        """Finish what was stored."""
-        ...
-
-
-StoreT = TypeVar("StoreT", bound=Store)
+StoreT = TypeVar("StoreT", bound=ChunkStore)
 
 
 @dataclass(frozen=True)

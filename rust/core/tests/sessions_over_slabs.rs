@@ -354,7 +354,7 @@ fn a_hint_that_turns_out_wrong_is_believed_no_more() {
     assert!(place > order.len() / 2, "{place} of {}", order.len());
 }
 
-/// What may happen: a turn of one of some sessions, with a hint or without.
+/// An event: a turn of one of some sessions, with a hint or without.
 fn turns() -> impl Strategy<Value = Vec<(u32, u32, usize)>> {
     prop::collection::vec((0u32..6, 3u32..30, 0usize..5), 1..60)
 }

@@ -1,4 +1,4 @@
-//! What vLLM's rules do in cases that few recorded calls come to.
+//! Decisions of vLLM's rules in cases that few recorded calls come to.
 
 mod steps;
 

@@ -41,7 +41,7 @@ fn config() -> ManagerConfig {
     ManagerConfig::new(GROUPS.map(group).to_vec(), lookup, HASH_BLOCK, STATE_BLOCK, MAX_LEN)
 }
 
-/// What a unit of the arena was last written with: group, and the tokens that its block stands for.
+/// The last content of a unit of the arena: group, and the tokens that its block stands for.
 type Content = (usize, Vec<u8>);
 
 struct Request {

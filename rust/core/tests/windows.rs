@@ -92,7 +92,7 @@ impl Rules for Served {
     }
 }
 
-/// What a prompt is answered with: the same whenever it is sent.
+/// The answer to a prompt: the same whenever it is sent.
 fn answer_of(prompt: &[u32], answer: u32) -> impl Iterator<Item = u32> {
     let last = prompt.last().copied().unwrap_or(0);
     (0..answer).map(move |at| last.wrapping_mul(31) ^ (at << 20) ^ 0x5555)

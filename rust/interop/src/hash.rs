@@ -351,7 +351,7 @@ impl PyBlockHasher {
     /// Hashes a prompt; the chain can continue with the tokens that follow.
     ///
     /// # Errors
-    /// Those of [`PyBlockHasher::hash_sequence`], and `InvalidArgumentError` for other things than
+    /// As [`PyBlockHasher::hash_sequence`], and `InvalidArgumentError` for other things than
     /// token ids.
     pub fn hash_prompt(
         &self,

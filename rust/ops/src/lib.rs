@@ -49,5 +49,5 @@ pub use world::{Check, World};
 
 /// Operations on a block manager.
 pub type Input = Script<Setup>;
-/// What happens to an engine that serves requests.
+/// A life of an engine that serves requests.
 pub type Life = Script<serving::Setup>;

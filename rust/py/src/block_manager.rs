@@ -1,5 +1,4 @@
 //! `BlockManager`: the core's manager behind a lock.
-#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks::{self as core, GroupId, Hashing, Hint, Store};
 use numpy::{PyArray1, PyArray2};

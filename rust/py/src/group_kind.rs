@@ -1,5 +1,4 @@
 //! `GroupKind`: the core's table of kinds, for planners and checks.
-#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
 //! `hybrid_blocks._core`: the core crate as a Python module. Everything delegates.
 #![deny(unsafe_code)]
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 mod batch;
 mod block_manager;

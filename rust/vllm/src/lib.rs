@@ -1,6 +1,7 @@
 //! `hybrid_blocks._core.vllm`: vLLM's block pool, block manager, request hasher and the loops of its
 //! scheduler over decoding requests, on the core crate. Everything that speaks vLLM is here.
 #![deny(unsafe_code)]
+#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 mod blocks;
 mod engine;

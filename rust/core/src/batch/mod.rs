@@ -1,6 +1,7 @@
 //! [`BlockManager`]: level `natural` for an engine without vLLM, driven by arrays of request handles.
 //!
-//! It drives [`KvCacheManager`] as vLLM's scheduler does. vLLM tells it with each call how far a request has come.
+//! The manager drives [`KvCacheManager`] as vLLM's scheduler does. vLLM tells it with each call how far a request
+//! has come.
 //! `BlockManager` remembers that itself, so that a caller names requests by handles in arrays.
 //!
 //! ```text
@@ -403,7 +404,7 @@ impl BlockManager {
     /// Walks everything: no block owned twice, counts equal tables, indexes and lists agree.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The first contradiction, in words.
     pub fn check_integrity(&self) -> Result<(), String> {
         self.core.check_integrity()
     }

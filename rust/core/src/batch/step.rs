@@ -1,4 +1,4 @@
-//! What a step asks for: hits, chunks, room, copies, and what became of them.
+//! The questions of a step: hits, chunks, room, copies, and what became of them.
 
 use super::{BlockManager, Match, Rest, Row};
 use crate::engine::hit::Hit;

@@ -1,4 +1,4 @@
-//! What happened since it was last asked for: [`Outbox`].
+//! [`Outbox`]: events, copies and residency since a caller last took them.
 
 use crate::ids::{BlockId, GroupId, PoolId};
 use crate::prefix_index::Key;

@@ -6,7 +6,7 @@ use hybrid_blocks::{Digest, GroupId, Key};
 pub(crate) struct ModelBlock {
     pub(crate) refs: u32,
     pub(crate) keys: Vec<Key>,
-    /// What the first key stands for.
+    /// The tokens of the first key.
     pub(crate) num_tokens: u32,
 }
 

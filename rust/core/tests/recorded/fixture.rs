@@ -1,4 +1,4 @@
-//! What a fixture says: lives of an engine, each a list of calls and of vLLM's answers.
+//! A fixture: lives of an engine, each a list of calls and of vLLM's answers.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -76,13 +76,13 @@ pub(crate) struct Group {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Step {
-    /// Its number, or 0 where the call is about none.
+    /// The request's number, or 0 where the call is about none.
     #[serde(default)]
     pub(crate) request: u32,
     /// Tokens computed, known, of the prompt, in flight; the boundary; whether it waits.
     #[serde(default)]
     pub(crate) facts: Option<[u32; 6]>,
-    /// Those that no earlier step of the request named.
+    /// Digests that no earlier step of the request named.
     #[serde(default)]
     pub(crate) digests: Vec<u32>,
     pub(crate) call: Call,

@@ -10,12 +10,12 @@ use super::digests::{digest, number};
 use super::engine::Engine;
 use super::fixture::{Allocate, Call, Config, Event, Life, State, Step};
 
-/// What callers do before they call.
+/// Questions of callers before they call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// Nothing.
     Plain,
-    /// They ask whether the call would change anything, and if not they spare it.
+    /// Callers ask whether the call would change anything, and if not they spare it.
     Sparing,
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Caller {
 pub(crate) struct Spared {
     /// Decode steps that followed another one of the request, and in which nothing changed.
     pub(crate) num_idle: usize,
-    /// Those of them that the engine told beforehand.
+    /// Idle steps that the engine told beforehand.
     pub(crate) num_spared: usize,
 }
 
@@ -167,7 +167,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// What vLLM raised at must be an error here too, but where it counted a block too few for a state that
+    /// Calls at which vLLM raised must be errors here too, but where it counted a block too few for a state that
     /// others compute: there the request waits.
     fn fail(&mut self, step: &Step, ask: &Allocate) -> Result<(), String> {
         self.update_digests(step.request);
@@ -243,7 +243,7 @@ impl Replay<'_> {
         fnv(told.into_iter())
     }
 
-    /// What happened to the prefix cache, as vLLM tells others of it.
+    /// Changes of the prefix cache, as vLLM tells others of it.
     fn events(&mut self, request: u32) -> Vec<Event> {
         let taken = self.engine.take_events().into_iter();
         let mut events: Vec<_> = taken.map(|event| self.event(request, event)).collect();

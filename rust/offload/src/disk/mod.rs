@@ -28,7 +28,7 @@ pub use jobs::{ReadJob, WriteJob};
 pub use make::MakeJob;
 pub use reads::Closed;
 pub use seal::SealJob;
-pub use shared::{Disk, StoreReport};
+pub use shared::Disk;
 pub use storage::{OsStorage, Storage};
 pub use tier::DiskTier;
 pub use writes::WritePlan;

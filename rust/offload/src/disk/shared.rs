@@ -12,15 +12,6 @@ use super::writes::WritePlan;
 use crate::io::BlockIo;
 use crate::lock::{lock, try_lock};
 
-/// The outcome for the chunks of a [`Disk::store`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreReport {
-    /// Chunks that were written.
-    pub num_written: usize,
-    /// Chunks that were not: they are there already, are too large, or the disk takes nothing now.
-    pub num_skipped: usize,
-}
-
 /// A disk tier whose transfers run on the calling thread. The tier's lock is held for bookkeeping alone, so a
 /// look-up never waits for the disk.
 #[derive(Debug)]
@@ -63,11 +54,12 @@ impl Disk {
         try_lock(&self.tier)
     }
 
-    /// Writes chunks: name, tokens and bytes each.
-    pub fn store(&self, chunks: &[(Key, u32, &[u8])]) -> StoreReport {
+    /// Writes chunks: name, tokens and bytes each. Returns how many were written: others are there already, are too
+    /// large, or the disk takes nothing now.
+    pub fn store(&self, chunks: &[(Key, u32, &[u8])]) -> usize {
         let num_written = self.write(chunks, false);
         self.make_room(false);
-        StoreReport { num_written, num_skipped: chunks.len() - num_written }
+        num_written
     }
 
     /// Writes chunks. With `is_move` they replace those that are there, and no segment is evicted for them.

@@ -151,7 +151,7 @@ pub(crate) fn open(config: DiskConfig, io: Arc<dyn BlockIo>) -> (Disk, Warnings)
 pub(crate) fn store(disk: &Disk, chunks: &[Chunk]) -> usize {
     let chunks: Vec<_> =
         chunks.iter().map(|chunk| (chunk.key, chunk.num_tokens, &chunk.bytes[..])).collect();
-    disk.store(&chunks).num_written
+    disk.store(&chunks)
 }
 
 /// Reads all chunks that are there, and compares them byte for byte. Returns how many there were.

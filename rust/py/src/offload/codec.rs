@@ -1,5 +1,4 @@
 //! `ChunkCodec`: chunks as ranks hold them, to and from the form that the tiers below store.
-#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks_interop::{caught, invalid_argument};
 use hybrid_blocks_offload::layout::{self, GroupLayout, Part, PartKind, StateFormat};

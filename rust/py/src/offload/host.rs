@@ -1,5 +1,4 @@
 //! `HostCache`: which chunk lies where in host memory, and look-ups over all tiers.
-#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,6 +1,6 @@
 //! `hybrid_blocks._core.offload`: host memory, disk and objects below the device, for an engine's offload manager.
 
-mod chunks;
+mod chunk_store;
 mod codec;
 mod disk;
 mod errors;
@@ -14,6 +14,8 @@ mod warnings;
 /// The Python module.
 #[pyo3::pymodule(submodule, gil_used = true)]
 pub(crate) mod offload {
+    #[pymodule_export]
+    use super::chunk_store::ChunkStore;
     #[pymodule_export]
     use super::codec::ChunkCodec;
     #[pymodule_export]

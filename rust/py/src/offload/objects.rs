@@ -1,46 +1,28 @@
-//! `ObjectStore`: chunks in a bucket or a shared folder, for any number of threads.
-#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
+//! `ObjectStore`: chunks in a bucket or a shared folder.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-use hybrid_blocks_interop::{caught, invalid_argument};
+use hybrid_blocks_interop::invalid_argument;
 use hybrid_blocks_offload::Namespace;
 use hybrid_blocks_offload::layout::LayoutVersion;
 use hybrid_blocks_offload::objects::{Location, ObjectConfig, ObjectTier, Objects};
-use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
-use super::chunks::{held, to_fill, to_store, with_chunks};
+use super::chunk_store::{Below, ChunkStore, attached, unless_panicked};
 use super::errors::offload_error;
-use super::keys::{OffloadKey, names};
-use super::region::ChunkRegion;
 use super::warnings::WarningLog;
 
-#[pyclass(frozen, module = "hybrid_blocks._core.offload")]
-pub(crate) struct ObjectStore {
-    objects: Objects,
-    warnings: WarningLog,
-}
+pub(super) const NAME: &str = "object";
+
+#[pyclass(frozen, extends = ChunkStore, module = "hybrid_blocks._core.offload")]
+pub(crate) struct ObjectStore(Arc<Objects>);
 
 impl ObjectStore {
-    fn tier(&self) -> impl Deref<Target = ObjectTier> {
-        self.objects.tier()
-    }
-
-    /// The tier, for a caller that keeps the GIL. Where another thread has it, the wait is without the GIL.
     pub(super) fn tier_attached(&self, py: Python<'_>) -> impl Deref<Target = ObjectTier> {
-        loop {
-            match self.objects.try_tier() {
-                Some(tier) => return tier,
-                None => py.detach(|| drop(self.objects.tier())),
-            }
-        }
+        attached(py, || self.0.try_tier(), || drop(self.0.tier()))
     }
-}
-
-fn panicked(message: &str) -> String {
-    format!("the object tier panicked: {message}")
 }
 
 fn seconds(name: &str, value: f64) -> PyResult<Duration> {
@@ -62,108 +44,36 @@ impl ObjectStore {
         queue_bytes: u64,
         retry_after: f64,
         list_every: f64,
-    ) -> PyResult<Self> {
+    ) -> PyResult<PyClassInitializer<Self>> {
         let namespace = Namespace::new(layouts.into_iter().map(LayoutVersion::from).collect());
         let retry_after = seconds("retry_after", retry_after)?;
         let list_every = seconds("list_every", list_every)?;
         let warnings = WarningLog::default();
         let warn = warnings.callback();
         let open = || {
-            let location = Location::parse(&url)?;
-            let config = ObjectConfig {
-                queue_bytes,
-                retry_after,
-                list_every,
-                ..ObjectConfig::new(location)
-            };
+            let config = ObjectConfig::new(Location::parse(&url)?);
+            let config = ObjectConfig { queue_bytes, retry_after, list_every, ..config };
             Objects::open(config, namespace, warn)
         };
-        let objects = py.detach(|| caught(open, panicked))?;
-        Ok(Self { objects: objects.map_err(offload_error)?, warnings })
+        let objects = py.detach(|| unless_panicked(NAME, open))?.map_err(offload_error)?;
+        let objects = Arc::new(objects);
+        let base = ChunkStore::new(Below::Objects(Arc::clone(&objects)), warnings);
+        Ok(PyClassInitializer::from(base).add_subclass(Self(objects)))
     }
 
     #[staticmethod]
-    fn check(py: Python<'_>, url: String) -> PyResult<()> {
-        py.detach(|| caught(|| Location::parse(&url), panicked))?.map(drop).map_err(offload_error)
-    }
-
-    #[getter]
-    fn num_chunks(&self, py: Python<'_>) -> usize {
-        py.detach(|| self.tier().num_chunks())
+    fn check(py: Python<'_>, url: &str) -> PyResult<()> {
+        let parsed = py.detach(|| unless_panicked(NAME, || Location::parse(url)))?;
+        parsed.map(drop).map_err(offload_error)
     }
 
     #[getter]
     fn num_uploads(&self, py: Python<'_>) -> usize {
-        py.detach(|| self.tier().num_uploads())
-    }
-
-    #[getter]
-    fn is_paused(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.tier().is_paused())
-    }
-
-    fn take_warnings(&self) -> Vec<String> {
-        self.warnings.take()
-    }
-
-    fn contains(&self, py: Python<'_>, keys: Vec<OffloadKey>) -> Vec<bool> {
-        py.detach(|| held(&*self.tier(), &keys))
-    }
-
-    fn store(
-        &self,
-        py: Python<'_>,
-        keys: Vec<OffloadKey>,
-        tokens: Vec<u32>,
-        chunks: Vec<PyReadonlyArray1<'_, u8>>,
-    ) -> PyResult<usize> {
-        let all = to_store(&keys, &tokens, &chunks)?;
-        py.detach(|| caught(|| self.objects.store(&all), panicked))
-    }
-
-    fn load(
-        &self,
-        py: Python<'_>,
-        keys: Vec<OffloadKey>,
-        mut chunks: Vec<PyReadwriteArray1<'_, u8>>,
-    ) -> PyResult<Vec<bool>> {
-        let keys = names(&keys);
-        let mut buffers = to_fill(keys.len(), &mut chunks)?;
-        let load = || self.objects.load(&keys, &mut buffers).iter().map(Result::is_ok).collect();
-        py.detach(|| caught(load, panicked))
-    }
-
-    fn store_from(
-        &self,
-        py: Python<'_>,
-        region: &ChunkRegion,
-        keys: Vec<OffloadKey>,
-        tokens: Vec<u32>,
-        offsets: Vec<usize>,
-    ) -> PyResult<usize> {
-        let all = with_chunks(&keys, &tokens, region.chunks(&keys, &offsets)?)?;
-        py.detach(|| caught(|| self.objects.store(&all), panicked))
-    }
-
-    fn load_into(
-        &self,
-        py: Python<'_>,
-        region: &ChunkRegion,
-        keys: Vec<OffloadKey>,
-        offsets: Vec<usize>,
-    ) -> PyResult<Vec<bool>> {
-        let mut buffers = region.buffers(&keys, &offsets)?;
-        let keys = names(&keys);
-        let load = || self.objects.load(&keys, &mut buffers).iter().map(Result::is_ok).collect();
-        py.detach(|| caught(load, panicked))
+        py.detach(|| self.0.tier().num_uploads())
     }
 
     fn wait(&self, py: Python<'_>, seconds_at_most: f64) -> PyResult<bool> {
         let most = seconds("seconds_at_most", seconds_at_most)?;
-        py.detach(|| caught(|| self.objects.wait(most), panicked))
-    }
-
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| caught(|| self.objects.close(), panicked))
+        py.detach(|| unless_panicked(NAME, || self.0.wait(most)))
     }
 }

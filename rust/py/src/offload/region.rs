@@ -4,7 +4,6 @@
 //! others at each transfer. Instead the caller answers for what no check in one process can see, as the
 //! region is shared with other processes and devices: it keeps the slots of a transfer from any other use.
 #![allow(unsafe_code)]
-#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use std::ops::Range;
 use std::slice;

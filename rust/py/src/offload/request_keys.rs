@@ -1,5 +1,4 @@
 //! `RequestKeys`: the keys of a request's chunks, read from Python once and not in each look-up.
-#![allow(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
 
 use hybrid_blocks::{Digest, Key};
 use hybrid_blocks_interop::{Guarded, invalid_argument};

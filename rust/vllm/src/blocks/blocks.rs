@@ -435,7 +435,6 @@ impl Blocks {
         blocks, block_hashes, hashes_per_block, start, end, block_size, group, mask = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "those of vLLM's cache_full_blocks")]
-    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands lists over by value")]
     fn insert_full(
         slf: &Bound<'_, Self>,
         blocks: &Bound<'_, PyList>,

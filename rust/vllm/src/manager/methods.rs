@@ -75,7 +75,6 @@ impl RustKVCacheManager {
         has_scheduled_reqs = true, skip_zeroing_group_ids = Vec::new()
     ))]
     #[expect(clippy::too_many_arguments, reason = "those of vLLM's allocate_slots")]
-    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
     fn allocate_slots<'py>(
         slf: &Bound<'py, Self>,
         request: &Bound<'py, PyAny>,
@@ -421,7 +420,6 @@ impl RustKVCacheManager {
 
     /// Uses of the slabs in which a block has an owner, in bytes by part. All blocks of a request are needed
     /// if `num_computed` does not tell how many of its tokens are computed.
-    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
     fn _reserved_bytes(
         slf: &Bound<'_, Self>,
         slab_bytes: u64,

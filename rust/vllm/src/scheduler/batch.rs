@@ -148,7 +148,6 @@ impl DecodeBatch {
     }
 
     #[pyo3(signature = (scheduler, requests, num_scheduled_tokens, index_of, sampled, extras))]
-    #[expect(clippy::needless_pass_by_value, reason = "PyO3 hands arguments over by value")]
     fn take_outputs(
         &self,
         scheduler: &Bound<'_, PyAny>,

@@ -1,4 +1,4 @@
-//! What is learned, and how fast.
+//! The places that are learned, and how fast.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is admitted comes to its end, though blocks never move.
+//! Every admitted request comes to its end, though blocks never move.
 //!
 //! A hit may lie scattered: one live block holds a whole slab, whose rest serves the same pool only.
 //! A request that holds slabs in this way may find none for its states, or for another pool, even

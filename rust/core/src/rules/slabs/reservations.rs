@@ -1,4 +1,4 @@
-//! What an admission leaves to others: blocks that running prompts were admitted with room for and do not hold
+//! Reservations that an admission leaves to others: blocks that running prompts were admitted with room for and do not hold
 //! yet, or one of them would be preempted soon; and room for checkpoints, or they would be gone before their
 //! requests end.
 

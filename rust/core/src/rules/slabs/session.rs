@@ -1,5 +1,5 @@
-//! What clients say of their requests: which session they belong to, and whether it goes on. Over slabs it
-//! guides what is evicted; in a fixed store eviction is vLLM's, and nothing changes.
+//! Clients' words on their requests: which session they belong to, and whether it goes on. Over slabs they
+//! guide what is evicted; in a fixed store eviction is vLLM's, and nothing changes.
 
 use crate::engine::Engine;
 use crate::error::Error;

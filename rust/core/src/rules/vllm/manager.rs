@@ -718,7 +718,7 @@ impl<S: Store> KvCacheManager<S> {
     /// for a store whose blocks have no other owners.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The first contradiction, in words.
     pub fn check_integrity(&self) -> Result<(), String> {
         self.engine.check_integrity()
     }

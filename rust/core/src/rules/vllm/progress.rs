@@ -1,4 +1,4 @@
-//! What the engine knows of a request at the time of a call, and what it asks for. Counts are tokens,
+//! The engine's knowledge of a request at the time of a call, and its question. Counts are tokens,
 //! unless they are blocks.
 
 use crate::ids::BlockId;

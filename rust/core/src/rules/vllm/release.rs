@@ -1,4 +1,4 @@
-//! What releases of vLLM decide differently.
+//! Decisions in which releases of vLLM differ.
 
 use crate::error::Error;
 

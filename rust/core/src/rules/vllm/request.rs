@@ -1,4 +1,4 @@
-//! What the rules remember of a request.
+//! The rules' memory of a request.
 
 use super::progress::RequestProgress;
 use crate::engine::hit::HitLimit;
