@@ -1,14 +1,17 @@
 """Chunks on their way between host memory, where ranks' shares lie, and the tiers below."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
 from vllm.logger import init_logger
 
-from hybrid_blocks._core.offload import ChunkCodec, ChunkStore
+from hybrid_blocks._core.offload import ChunkCodec
 from hybrid_blocks.offload.groups import Groups, group_number
+
+if TYPE_CHECKING:
+    from hybrid_blocks._core.offload import ChunkStore
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -47,7 +50,7 @@ class Codec:
 
     def write(
         self,
-        store: ChunkStore,
+        store: "ChunkStore",
         keys: Sequence[bytes],
         tokens: Sequence[int],
         chunks: Sequence[Bytes],
@@ -62,7 +65,9 @@ class Codec:
                 [form for form in forms if form is not None],
             )
 
-    def read(self, store: ChunkStore, keys: Sequence[bytes], chunks: Sequence[Bytes]) -> list[bool]:
+    def read(
+        self, store: "ChunkStore", keys: Sequence[bytes], chunks: Sequence[Bytes]
+    ) -> list[bool]:
         """Fill chunks of host memory; ``False`` for what could not be read."""
         loaded: list[bool] = []
         for part in self._batches(keys):

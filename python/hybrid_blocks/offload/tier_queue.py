@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +12,14 @@ from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import Locality
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from hybrid_blocks._core.offload import ChunkRegion, ChunkStore
+from hybrid_blocks._core.offload import ChunkRegion
 from hybrid_blocks.offload.codec import Codec
 from hybrid_blocks.offload.groups import group_number
 from hybrid_blocks.offload.rates import Read, ReadRate
 from hybrid_blocks.offload.workers import Workers
+
+if TYPE_CHECKING:
+    from hybrid_blocks._core.offload import ChunkStore
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -30,7 +33,7 @@ PATIENCE: Final = 10.0
 _LONGEST_WAIT: Final = 30.0
 
 
-StoreT = TypeVar("StoreT", bound=ChunkStore)
+StoreT = TypeVar("StoreT", bound="ChunkStore")
 
 
 @dataclass(frozen=True)
