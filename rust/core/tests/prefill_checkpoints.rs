@@ -2,8 +2,8 @@
 
 use hybrid_blocks::placement::Lengths;
 use hybrid_blocks::{
-    BlockManager, BlockStore, CheckpointPolicy, Config, Digest, GroupId, GroupKind, GroupSpec,
-    PoolId, Store,
+    BlockManager, BlockStore, CheckpointFormat, CheckpointPolicy, Config, Digest, GroupId,
+    GroupKind, GroupSpec, PoolId, Store,
 };
 
 /// Tokens of a hash block and of an attention block; a slab has four of these, or a state.
@@ -216,4 +216,21 @@ fn a_running_request_gets_the_room_of_states_that_no_worker_knows_of() {
     assert!(positions(&mut manager).is_empty());
     assert_eq!(num_live(&manager), 2);
     manager.check_integrity().unwrap();
+}
+
+#[test]
+fn an_alignment_that_no_worker_can_have_is_refused() {
+    let store = || BlockStore::shared(100, &[4, 1, 2]).unwrap();
+    assert!(BlockManager::new(store(), config(Some(0), 1)).is_err());
+    let converted = |alignment| Config {
+        checkpoints: CheckpointPolicy {
+            format: CheckpointFormat::Int8,
+            ..config(None, 1).checkpoints
+        },
+        kept_pools: vec![None, Some(PoolId(2))],
+        ..config(alignment, 1)
+    };
+    assert!(BlockManager::new(store(), converted(None)).is_ok());
+    let refused = BlockManager::new(store(), converted(Some(1))).unwrap_err().to_string();
+    assert!(refused.contains("no forward pass"), "{refused}");
 }

@@ -44,13 +44,15 @@ fn lives_see_all_that_becomes_of_checkpoints() {
         let gone = [stats.superseded, stats.evicted, stats.given_up, stats.no_room];
         [&left[..], &gone, &[stats.forks]].concat()
     };
-    let mut sums = counts(&KvCacheStats::default());
+    let (mut sums, mut num_inside) = (counts(&KvCacheStats::default()), 0);
     for number in 0..300 {
         let life = Life::decode(&common::bytes(number, Setup::BYTES + 30 * Event::BYTES));
         let engine = life.run().unwrap_or_else(|error| panic!("{error}\n{}", life.to_text()));
         sums.iter_mut().zip(counts(&engine.stats())).for_each(|(sum, count)| *sum += count);
+        num_inside += engine.num_inside();
     }
     assert!(sums.iter().all(|&sum| sum > 0), "{sums:?}");
+    assert!(num_inside > 100, "{num_inside} states were kept from inside chunks");
 }
 
 #[test]

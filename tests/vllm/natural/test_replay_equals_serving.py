@@ -37,6 +37,8 @@ class Case:
     at_once: int
     seed: int = 0
     budget: int = 8192
+    alignment: int | None = None
+    """Multiple of tokens after a chunk's start at which workers keep states inside it."""
 
     def trace(self) -> Trace:
         trace = generate(self.workload, self.seed, self.num_requests)
@@ -110,7 +112,10 @@ class Recorder(WrappedManager):
 def replayed(case: Case) -> Run:
     trace = case.trace()
     config = EngineConfig(
-        max_num_seqs=case.at_once, max_num_batched_tokens=case.budget, watermark=0.0
+        max_num_seqs=case.at_once,
+        max_num_batched_tokens=case.budget,
+        watermark=0.0,
+        prefill_checkpoint_alignment=case.alignment,
     )
     cache = model_cache(case.model, int(case.gib * GIB), case.deployment(trace))
     recorder = Recorder(make_manager(ManagerName.RUST, cache, config))
@@ -126,7 +131,8 @@ def replayed(case: Case) -> Run:
 def served(case: Case) -> Run:
     trace = case.trace()
     deployment, model = case.deployment(trace), load_model(case.model)
-    config = Engine(model, deployment, int(case.gib * GIB)).scheduler_config()
+    planned = Engine(model, deployment, int(case.gib * GIB)).scheduler_config()
+    config: Any = replace(planned, prefill_checkpoint_alignment=case.alignment)  # type: ignore[call-arg]
     scheduler = scheduler_over(
         config,
         num_requests=case.at_once,
@@ -175,9 +181,13 @@ CASES = (
     Case("Gemma-3-27B", 6, "conversations", 40, 32, seed=2, budget=2048),
     Case("Llama-4-Scout-17B-16E", 6, "tools", 30, 16),
     Case("LFM2-1.2B", 0.4, "agents", 15, 8),
+    Case("Qwen3.5-27B", 5, "tools", 30, 16, budget=2048, alignment=1),
+    Case("Qwen3.5-27B", 6, "conversations", 60, 64, alignment=1),
+    Case("Nemotron-H-8B", 2, "documents", 30, 8, alignment=64),
 )
 MORE = tuple(
-    Case(model, gib, workload, 120, at_once, seed)
+    Case(model, gib, workload, 120, at_once, seed, alignment=alignment)
+    for alignment in (None, 1)
     for model, gib in (
         ("Qwen3.5-27B", 12),
         ("Nemotron-H-8B", 4),

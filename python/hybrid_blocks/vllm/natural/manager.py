@@ -23,6 +23,7 @@ from hybrid_blocks.vllm.natural import hints, lookup_spans
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
 from hybrid_blocks.vllm.pool import BlockPool, FreeBlockQueue
 from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
+from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 
 _State = tuple[str, int, int]
 """A state that got a key: its request, its group, and the tokens up to it."""
@@ -181,7 +182,9 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     def take_kv_cache_block_copies(self) -> Any:
         """Return the copies of states to make since the last call; none is held any longer.
 
-        No block is both read and written: the worker reads all before it writes any.
+        No block is both read and written: the worker reads all before it writes any. The states to
+        be kept from inside the forward pass follow. A step that is under way may still write their
+        blocks once they are found, so the scheduler owns these too.
         """
         plain, converting = self._take_disjoint_copies()
         copies: list[Any] = [KVCacheBlockCopy(source, copy) for source, copy in plain]
@@ -190,7 +193,9 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             ConvertingCopy(source, copy, group, keeps, recipe_of(group))
             for source, copy, group, keeps in converting
         ]
-        return copies, []
+        checkpoints, owned = self._take_prefill_checkpoints()
+        copies += [PrefillCheckpoint(*checkpoint) for checkpoint in checkpoints]
+        return copies, [block for blocks in owned for block in blocks]
 
     def _client_hints(self, request: Request) -> tuple[str | None, str | None]:
         return hints.client_hints(request)

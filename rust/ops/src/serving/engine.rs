@@ -29,6 +29,8 @@ pub struct Engine {
     /// Tokens of requests that ended, for others to continue.
     ended: Vec<Tokens>,
     num_added: u32,
+    /// States kept from inside chunks.
+    pub(super) num_inside: u64,
     /// How many drafts are right.
     luck: u32,
 }
@@ -48,6 +50,7 @@ impl Engine {
             in_flight: VecDeque::new(),
             ended: Vec::new(),
             num_added: 0,
+            num_inside: 0,
             luck: 1,
         }
     }
@@ -264,6 +267,11 @@ impl Engine {
     /// Returns the counters since the start.
     pub fn stats(&self) -> KvCacheStats {
         self.manager.stats()
+    }
+
+    /// Returns how many states the worker kept from inside chunks.
+    pub fn num_inside(&self) -> u64 {
+        self.num_inside
     }
 
     /// Steps on until all requests have ended, and nothing is held.

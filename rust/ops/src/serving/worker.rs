@@ -50,6 +50,7 @@ impl Engine {
             let content = request.tokens.content(position) ^ u64::from(group.0);
             kept.push((self.setup.place(&state, dst.0), content));
         }
+        self.num_inside += kept.len() as u64;
         Ok(kept)
     }
 

@@ -17,9 +17,9 @@ impl<S: Store> Call<'_, S> {
         }
     }
 
-    /// Makes room for a request that does not fit: without states to be kept from inside its chunk, the shortest first.
-    /// A running one then goes without the copies planned for it, and without copies of others that no request resumes
-    /// from. Returns whether it fits.
+    /// Makes room for a request that does not fit: without states to be kept from inside its chunk. A running one also
+    /// goes without the copies planned for it, and then without checkpoints of others that no request resumes from.
+    /// Returns whether it fits.
     pub(crate) fn make_room(
         &mut self,
         computed: Option<&[Vec<BlockId>]>,
@@ -27,14 +27,16 @@ impl<S: Store> Call<'_, S> {
         kept: i64,
     ) -> Result<bool, Error> {
         if !self.is_running() {
-            return Ok(self.fits_without_some(computed, counts, kept));
+            return Ok(self.fits_with_fewer_inside(computed, counts, kept));
         }
         self.slabs.left_to_others.clear();
-        let has_planned = self.slabs.copy_reason.is_some() || !self.slabs.inside.is_empty();
         if self.slabs.copy_reason.take().is_some() {
             self.slabs.num_cancelled = self.cancel_copies();
+            if self.fits(computed, counts, kept) {
+                return Ok(true);
+            }
         }
-        if has_planned && self.fits_without_some(computed, counts, kept) {
+        if self.fits_with_fewer_inside(computed, counts, kept) {
             return Ok(true);
         }
         if self.config.checkpoints.is_some() && self.fits_without_copies(kept) {

@@ -92,7 +92,9 @@ impl<S: Store> KvCacheManager<S> {
     pub(crate) fn expect_checkpoints_inside(&mut self, handle: u64, start: u32) {
         let pending = self.engine.cache.outbox.checkpoints.iter();
         let own = pending.filter(|it| it.checkpoint.handle == handle && !it.is_taken);
-        self.coming_checkpoints.extend(own.map(|it| (handle, start, it.checkpoint.position)));
+        let mut places: Vec<_> = own.map(|it| it.checkpoint.position).collect();
+        places.dedup();
+        self.coming_checkpoints.extend(places.into_iter().map(|place| (handle, start, place)));
     }
 }
 
@@ -139,22 +141,22 @@ impl<S: Store> Call<'_, S> {
         own.count().cast_signed() as i64
     }
 
-    /// As [`Call::fits`], without the places inside the chunk that have no room, the shortest first.
-    pub(crate) fn fits_without_some(
+    /// Whether the call fits without some of the places inside the chunk. The shortest go first.
+    pub(crate) fn fits_with_fewer_inside(
         &mut self,
         computed: Option<&[Vec<BlockId>]>,
         counts: TokenCounts,
         kept: i64,
     ) -> bool {
-        loop {
-            if self.fits(computed, counts, kept) {
-                return true;
-            }
-            let Some(&(shortest, _)) = self.slabs.inside.first() else { return false };
+        while let Some(&(shortest, _)) = self.slabs.inside.first() {
             let before = self.slabs.inside.len();
             self.slabs.inside.retain(|&(place, _)| place != shortest);
             self.slabs.num_cancelled += (before - self.slabs.inside.len()) as u64;
+            if self.fits(computed, counts, kept) {
+                return true;
+            }
         }
+        false
     }
 
     /// Counts the places inside the chunk, which has room, as taken.

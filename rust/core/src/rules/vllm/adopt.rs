@@ -41,7 +41,10 @@ impl<S: Store> Call<'_, S> {
         // count of blocks foretells.
         if self.cache.store.is_slabbed() {
             let has_room = all.is_none_or(|all| self.fits(None, all, unused));
-            if !has_room || !self.fits_without_some(None, counts, kept) {
+            let has_room = has_room
+                && (self.fits(None, counts, kept)
+                    || self.fits_with_fewer_inside(None, counts, kept));
+            if !has_room {
                 self.cache.undo_adopt(self.tables);
                 self.request.trail.start = 0;
                 return Ok(false);
