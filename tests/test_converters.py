@@ -39,6 +39,19 @@ s,70,20,500.0,0,2500.0,30
 s,8,1,3000.0,1,0.0,120
 t,9,1,1500.0,0,0.0,0
 """
+BAILIAN: list[dict[str, Any]] = [
+    {"chat_id": 5, "parent_chat_id": -1, "timestamp": 61.5, "input_length": 40, "output_length": 2,
+     "type": "text", "turn": 1, "hash_ids": [10, 11, 12]},
+    {"chat_id": 6, "parent_chat_id": 5, "timestamp": 70, "input_length": 64, "output_length": 0,
+     "type": "text", "turn": 2, "hash_ids": [10, 11, 99, 12]},
+    {"chat_id": 7, "parent_chat_id": -1, "timestamp": 80, "input_length": 50, "output_length": 1,
+     "type": "text", "turn": 1, "hash_ids": [11, 10, 12]},
+]  # fmt: skip
+BURSTGPT = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens
+5,u,0.5,ChatGPT,472,18,490
+45,v,0.5,GPT-4,1087,0,1087
+50,u,0.5,GPT-4,10,2,12
+"""
 SYSTEM = {"role": "system", "content": "You answer in one word. " * 20}
 ASKS = {"role": "user", "content": "Which layers keep a state?"}
 ANSWER = "Recurrent ones."
@@ -131,6 +144,30 @@ def test_ids_of_kvcache_simulator_are_numbers_or_text(tmp_path: Path) -> None:
     assert "request 1: its hash_ids are not of its input_length" in ran.stderr
 
 
+def test_a_block_of_bailian_behind_another_prefix_is_another_block(tmp_path: Path) -> None:
+    trace = convert(tmp_path, "bailian", lines(BAILIAN))
+    assert (common(trace, 0, 1), common(trace, 0, 2), common(trace, 1, 2)) == (32, 0, 0)
+    assert not {*trace.token_ids(0), *trace.token_ids(1)} & {*trace.token_ids(2)}
+    assert trace.session.tolist() == [0, 0, 1]
+    assert trace.arrival.tolist() == [0, 8.5, 18.5]
+    assert trace.prompt_tokens.tolist() == [40, 64, 50]
+    assert trace.output_tokens.tolist() == [2, 1, 1]
+    ran = run("bailian", given=lines([BAILIAN[0] | {"hash_ids": [10]}]))
+    assert "request 1: its hash_ids are not of its input_length" in ran.stderr
+
+
+def test_requests_of_burstgpt_share_nothing(tmp_path: Path) -> None:
+    without = BURSTGPT.replace("Session ID,", "").replace("u,", "").replace("v,", "")
+    for given, sessions in ((BURSTGPT, [0, 1, 0]), (without, [-1, -1, -1])):
+        trace = convert(tmp_path, "burstgpt", given)
+        assert trace.session.tolist() == sessions
+        assert trace.arrival.tolist() == [0, 40, 45]
+        assert trace.prompt_tokens.tolist() == [472, 1087, 10]
+        assert trace.output_tokens.tolist() == [18, 1, 2]
+        ids = [token for request in range(3) for token in trace.token_ids(request).tolist()]
+        assert len(ids) == len(set(ids))
+
+
 @pytest.mark.parametrize(
     ("given", "arrivals", "prompts"),
     [
@@ -192,6 +229,8 @@ def test_requests_have_the_rates_and_lengths_of_servegens_clients(tmp_path: Path
         ("tracelab", lines(TRACELAB)),
         ("tracelab", TRACELAB_CSV),
         ("openai_log", lines(OPENAI)),
+        ("bailian", lines(BAILIAN)),
+        ("burstgpt", BURSTGPT),
     ],
 )
 def test_the_replay_names_the_converter_of_a_file(tmp_path: Path, name: str, given: str) -> None:

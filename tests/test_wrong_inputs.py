@@ -283,5 +283,5 @@ def test_the_parameters_that_name_files_are_found() -> None:
     found = {(command, name) for command, name, _ in reading()}
     assert found >= MODELS | {
         *(("plan", name) for name in ("layers", "trace", "log")),
-        *(("replay", "trace"), ("replay", "tokenizer"), ("profile", "trace")),
+        *(("replay", "trace"), ("profile", "trace")),
     }

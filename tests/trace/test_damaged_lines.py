@@ -31,8 +31,6 @@ GOOD: dict[str, str] = {
     "conversations": json.dumps(
         {"id": "a", "requests": [{"t": 0, "type": "n", "in": 64, "out": 1, "keep": 0, "new": [1]}]}
     ),
-    "bailian": SAMPLES["bailian"].splitlines()[0],
-    "burstgpt": SAMPLES["burstgpt"].splitlines()[1],
 }
 RAW = '{"id": "a", "block_size": %d, "requests": [{"t": 0, "type": "s", "in": 130, "out": 1, %s}]}'
 CONVERSATION = '{"id": "a", "requests": [{"t": 0, "type": "n", "out": 1, %s}]}'
@@ -74,11 +72,6 @@ DAMAGED: list[tuple[str, str, str]] = [
     ("conversations", '{"id": "a", "block_size": 16, "requests": []}', "block_size is 16"),
     ("conversations", RAW % (64, '"hash_ids": [1]'), "has 1 ids"),
     ("conversations", RAW % (32, '"hash_ids": [1, 2]'), "is 32"),
-    ("bailian", GOOD["bailian"].replace("[10, 11, 12]", "[10]"), "fill 2 hash_ids"),
-    ("bailian", GOOD["bailian"].replace("61.5", "-1"), "timestamp"),
-    ("burstgpt", "5,ChatGPT,472", "6 or 8 fields"),
-    ("burstgpt", "5,ChatGPT,0,18,18,API log", "Request tokens is 0"),
-    ("burstgpt", "nan,ChatGPT,4,18,18,API log", "no time"),
 ]
 
 
@@ -100,7 +93,7 @@ def test_a_damaged_line_is_reported_with_its_place_or_skipped_and_counted(
     ("line", "name", "says"),
     [
         (b'{"hash_ids": "\xe9"}', "mooncake", "; the line begins {"),
-        (b"1,\xe9", "burstgpt", "byte 0xe9 is not UTF-8; the line begins 1,"),
+        (b"1,\xe9", "azure", "byte 0xe9 is not UTF-8; the line begins 1,"),
     ],
 )
 def test_a_line_that_is_no_text_is_shown(tmp_path: Path, line: bytes, name: str, says: str) -> None:

@@ -42,10 +42,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     trace_format: Annotated[
         str, typer.Option("--format", help=f"Format of TRACE: {', '.join((AUTO, *FORMATS))}.")
     ] = AUTO,
-    tokenizer: Annotated[
-        Path | None,
-        typer.Option(exists=True, help="tokenizer.json, for a TRACE that holds text."),
-    ] = None,
     model: Annotated[
         str, typer.Option(help="Model that plans the cache: a name or a config.json.")
     ] = DEFAULT_MODEL,
@@ -189,7 +185,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         if num_blocks is None:
             cache = planned_cache(model, memory, deployment, speculative)
         requests = (
-            read_requests(trace, trace_format, on_error, limit, tokenizer)
+            read_requests(trace, trace_format, on_error, limit)
             if trace is not None
             else generate_requests(workload, seed, limit, seats)
         )

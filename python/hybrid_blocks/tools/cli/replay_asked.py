@@ -45,10 +45,7 @@ def check_options(
     else:
         if workload != SEATS:
             given.refuse("seats", why="without --workload seats, the only one that has seats")
-        given.refuse(
-            *("trace_format", "tokenizer"),
-            why="without TRACE: a generated workload has no file",
-        )
+        given.refuse("trace_format", why="without TRACE: a generated workload has no file")
     if "host" in given:
         given.refuse("num_blocks", why="beside --host: host memory takes a model's bytes")
         given.refuse("html", why="beside --host: a page shows the device alone")

@@ -49,16 +49,10 @@ MOST_GENERATED = 1_000_000
 """Requests of a workload: more would hold more tokens than ids can tell apart."""
 
 
-def read_requests(
-    path: Path,
-    trace_format: str,
-    on_error: OnError,
-    limit: int | None,
-    tokenizer: Path | None,
-) -> Trace:
+def read_requests(path: Path, trace_format: str, on_error: OnError, limit: int | None) -> Trace:
     """Return the requests of a trace."""
     with says_how_to_skip():
-        trace = read_trace(path, trace_format, on_error, tokenizer)
+        trace = read_trace(path, trace_format, on_error)
     warn_of(trace)
     return trace if limit is None else trace.head(limit)
 

@@ -1,11 +1,9 @@
-"""Traces that hold arrivals and lengths alone, of Azure and BurstGPT; their requests share nothing.
+"""Azure's traces, which hold arrivals and lengths alone; their requests share nothing.
 
 Sources: github.com/Azure/AzurePublicDataset, of 2023 and 2024, and its multimodal trace of 2025,
-which has ``NumImages`` in its second column; github.com/HPMLL/BurstGPT, with sessions in its third
-part.
+which has ``NumImages`` in its second column.
 """
 
-import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -19,10 +17,6 @@ _AZURE_WITH_IMAGES = b"TIMESTAMP,NumImages,ContextTokens,GeneratedTokens"
 AZURE_MARKS = (b"TIMESTAMP", b",ContextTokens,GeneratedTokens")
 """In both headers."""
 
-BURSTGPT = b"Request tokens,Response tokens"
-_BURSTGPT_COLUMNS = {6: (None, 2, 3), 8: (1, 4, 5)}
-"""Columns of session, prompt and answer, by how many columns a line has."""
-
 
 class Record(msgspec.Struct):
     """One request; ``timestamp`` is in seconds."""
@@ -30,7 +24,6 @@ class Record(msgspec.Struct):
     timestamp: float
     prompt_tokens: int
     output_tokens: int
-    session: str | None = None
 
 
 def parse_azure(line: bytes) -> Record | None:
@@ -44,45 +37,21 @@ def parse_azure(line: bytes) -> Record | None:
     return _record(_time(fields[0]), {prompt: fields[-2], output: fields[-1]})
 
 
-def parse_burstgpt(line: bytes) -> Record | None:
-    """Read one line; a ``ValueError`` says what is wrong with it, the header gives nothing."""
-    if BURSTGPT in line:
-        return None
-    fields = line.decode().strip().split(",")
-    if len(fields) not in _BURSTGPT_COLUMNS:
-        raise ValueError(f"6 or 8 fields are expected, found {len(fields)}")
-    session, prompt, output = _BURSTGPT_COLUMNS[len(fields)]
-    return _record(
-        _elapsed(fields[0]),
-        dict(zip(BURSTGPT.decode().split(","), (fields[prompt], fields[output]), strict=True)),
-        None if session is None else fields[session] or None,
-    )
-
-
 def build(name: str, records: Sequence[Record | None]) -> TraceBuilder:
     """Turn records into requests; an output counts at least one token."""
     builder = TraceBuilder(name)
-    sessions: dict[str, int] = {}
-    for record in records:
-        if record is None:
-            continue
-        session = -1
-        if record.session is not None:
-            if record.session not in sessions:
-                sessions[record.session] = builder.new_session()
-            session = sessions[record.session]
+    for record in filter(None, records):
         output = max(record.output_tokens, 1)
         builder.add(
             [builder.fresh(record.prompt_tokens + output)],
             arrival=record.timestamp,
             prompt_tokens=record.prompt_tokens,
             output_tokens=output,
-            session=session,
         )
     return builder
 
 
-def _record(time: float, lengths: dict[str, str], session: str | None = None) -> Record:
+def _record(time: float, lengths: dict[str, str]) -> Record:
     prompt, output = (_whole(text, column) for column, text in lengths.items())
     if prompt < 1 or output < 0 or max(prompt, output) > MAX_TOKEN_ID:
         prompt_column, output_column = lengths
@@ -90,7 +59,7 @@ def _record(time: float, lengths: dict[str, str], session: str | None = None) ->
             f"{prompt_column} is {prompt} and {output_column} is {output}; at least 1 and 0 are "
             f"needed, at most {MAX_TOKEN_ID:,}"
         )
-    return Record(time, prompt, output, session)
+    return Record(time, prompt, output)
 
 
 def _whole(text: str, column: str) -> int:
@@ -108,13 +77,3 @@ def _time(text: str) -> float:
             f"TIMESTAMP is {shown(text)}, no time such as 2023-11-16 18:15:46.68"
         ) from None
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-
-
-def _elapsed(text: str) -> float:
-    try:
-        time = float(text)
-    except ValueError:
-        time = math.nan
-    if not 0 <= time < math.inf:
-        raise ValueError(f"Timestamp is {shown(text)}, no time")
-    return time

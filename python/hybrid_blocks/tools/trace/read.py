@@ -1,21 +1,15 @@
-"""Reads a trace file in any known format, and names the nearest one in an error."""
+"""Reads a trace file in any known format."""
 
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from hybrid_blocks.tools.trace import conversations, lengths, recorded, sharegpt, token_ids
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from hybrid_blocks.tools.trace.errors import TraceError, beginning
 from hybrid_blocks.tools.trace.lines import LineReader, OnError
 from hybrid_blocks.tools.trace.trace import Trace
-
-_KEY = re.compile(r'"([^"\\]+)"\s*:')
-
 
 _OTHER: Final = {
     b"PAR1": "is Parquet; write it as JSON lines",
@@ -28,56 +22,11 @@ _OTHER: Final = {
 """How files begin that are no text in UTF-8, and what to do about them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The names that a line of a format has, or its header.
-
-    Attributes:
-        needed: in every line.
-        more: in some lines.
-    """
-
-    needed: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, record: type[msgspec.Struct], *needed: str) -> "Fields":
-        """Return the fields of a record; ``needed`` are required beside those without default."""
-        fields = msgspec.structs.fields(record)
-        required = tuple(field.encode_name for field in fields if field.required)
-        optional = (field.encode_name for field in fields if not field.required)
-        return cls((*required, *needed), tuple(name for name in optional if name not in needed))
-
-
-def columns(header: bytes) -> Fields:
-    """Return the columns of a header."""
-    return Fields(tuple(header.decode().split(",")))
-
-
 def describe_other(line: bytes) -> str | None:
     """Say what a file is that no format has; None if its first line tells nothing."""
     if line.strip() == b"{":
         return "has a JSON object in several lines; jq -c . writes each in a line of its own"
     return next((what for begins, what in _OTHER.items() if line.startswith(begins)), None)
-
-
-def describe_nearest(line: bytes, formats: Mapping[str, Fields]) -> str:
-    """Say which format has the most names in common with a line, and which names it lacks."""
-    text = line.decode(errors="replace").strip()
-    found = set(_KEY.findall(text) if text.startswith("{") else text.replace('"', "").split(","))
-
-    def likeness(name: str) -> tuple[int, int]:
-        fields = formats[name]
-        known = found.intersection(fields.needed + fields.more)
-        return len(known), -len(set(fields.needed) - found)
-
-    nearest = max(formats, key=likeness)
-    if not likeness(nearest)[0]:
-        return "It has no field of one"
-    missing = [name for name in formats[nearest].needed if name not in found]
-    if not missing:
-        return f"The nearest is {nearest}, in this order: {','.join(formats[nearest].needed)}"
-    return f"The nearest is {nearest}, without {', '.join(missing)}"
 
 
 Marks = tuple[bytes, ...]
@@ -91,61 +40,24 @@ class Format:
         marks: what the first record of a file in this format contains; the most marks decide.
         parse: makes a record of a line; ``ValueError`` for a damaged one.
         build: makes requests of records.
-        has_text: whether ``build`` takes a tokenizer too.
-        fields: names in a line or the header; the error of a file in no format compares them.
     """
 
     marks: Marks
     parse: Callable[[bytes], Any]
     build: Callable[..., TraceBuilder]
-    has_text: bool = False
-    fields: Fields = field(default_factory=Fields)
 
 
 FORMATS = {
     "mooncake": Format(
-        (b'"hash_ids"', b'"input_length"'),
-        token_ids.parse_mooncake,
-        token_ids.build_mooncake,
-        fields=Fields.of(token_ids.MooncakeRecord),
+        (b'"hash_ids"', b'"input_length"'), token_ids.parse_mooncake, token_ids.build_mooncake
     ),
-    "conversations": Format(
-        (b'"requests"',),
-        conversations.parse,
-        conversations.build,
-        fields=Fields.of(conversations.Conversation),
-    ),
-    "sharegpt": Format(
-        (b'"conversations"',),
-        sharegpt.parse,
-        sharegpt.build,
-        has_text=True,
-        fields=Fields.of(sharegpt.Conversation),
-    ),
+    "conversations": Format((b'"requests"',), conversations.parse, conversations.build),
+    "sharegpt": Format((b'"conversations"',), sharegpt.parse, sharegpt.build),
     "llmservingsim": Format(
-        (b'"input_tok_ids"',),
-        token_ids.parse_llmservingsim,
-        token_ids.build_llmservingsim,
-        fields=Fields.of(token_ids.LLMServingSimRecord),
+        (b'"input_tok_ids"',), token_ids.parse_llmservingsim, token_ids.build_llmservingsim
     ),
-    "azure": Format(
-        lengths.AZURE_MARKS, lengths.parse_azure, lengths.build, fields=columns(lengths.AZURE)
-    ),
-    "recorded": Format(
-        recorded.MARKS, recorded.parse, recorded.build, fields=Fields.of(recorded.Record)
-    ),
-    "bailian": Format(
-        (b'"hash_ids"', b'"input_length"', b'"chat_id"'),
-        token_ids.parse_bailian,
-        token_ids.build_bailian,
-        fields=Fields.of(token_ids.BailianRecord),
-    ),
-    "burstgpt": Format(
-        (lengths.BURSTGPT,),
-        lengths.parse_burstgpt,
-        lengths.build,
-        fields=columns(lengths.BURSTGPT),
-    ),
+    "azure": Format(lengths.AZURE_MARKS, lengths.parse_azure, lengths.build),
+    "recorded": Format(recorded.MARKS, recorded.parse, recorded.build),
 }
 """All formats by the name of ``--format``; a new one is a file and a row here."""
 
@@ -157,6 +69,8 @@ CONVERTERS: Final[Mapping[Marks, str]] = {
     (b'"newly_append_tokens"',): "tracelab",
     (b"id,input_len,output_len,", b",prefix_len"): "tracelab",
     (b'"messages"',): "openai_log",
+    (b'"hash_ids"', b'"chat_id"'): "bailian",
+    (b"Request tokens,Response tokens",): "burstgpt",
 }
 """The scripts in ``examples/convert`` by the marks of what they read."""
 
@@ -165,11 +79,9 @@ def read_trace(
     path: Path,
     trace_format: str = AUTO,
     on_error: OnError = "raise",
-    tokenizer: Path | None = None,
 ) -> Trace:
     """Read a trace file, compressed by gzip or zstd or not.
 
-    ``tokenizer`` is a ``tokenizer.json`` for a format that holds text.
     ``trace_format`` is a key of `FORMATS`, or ``"auto"`` to tell it by the first line.
     ``on_error="skip"`` continues after a damaged line and names it in ``skipped``. Of a compressed
     file that was cut off it takes the lines before. ``"raise"`` stops with `DamagedLineError`.
@@ -183,13 +95,10 @@ def read_trace(
     reader = LineReader(path, on_error)
     found = detect_format(path) if trace_format == AUTO else trace_format
     known = FORMATS[found]
-    if tokenizer is not None and not known.has_text:
-        raise TraceError(f"--tokenizer {tokenizer}: a trace in the format {found} holds no text")
     records = list(reader.parse(known.parse))
     if not records:
         raise TraceError(_why_empty(reader))
-    more = {"tokenizer": tokenizer} if known.has_text else {}
-    return known.build(printable(path.name), records, **more).build(
+    return known.build(printable(path.name), records).build(
         skipped=tuple(reader.skipped),
         cut_off_after=reader.cut_off_after,
         from_zero=True,
@@ -236,9 +145,8 @@ def detect_format(path: Path) -> str:
         return max(found, key=found.__getitem__)
     if other := describe_other(first):
         raise TraceError(f"{path} {other}")
-    nearest = describe_nearest(first, {name: known.fields for name, known in FORMATS.items()})
     raise TraceError(
-        f"{path} is in no known format: its first line begins {beginning(first)}. {nearest}. "
+        f"{path} is in no known format: its first line begins {beginning(first)}. "
         "docs/reference/traces.md lists the fields of each, and examples/replay_own_traffic.py "
         "replays a log of your own. If that line is damaged, name the --format: "
         f"{', '.join(FORMATS)}"

@@ -1,10 +1,7 @@
-"""Formats that give prompts as numbers: Mooncake, Alibaba Bailian and LLMServingSim, in JSON lines.
+"""Formats that give prompts as numbers: Mooncake and LLMServingSim, in JSON lines.
 
 - Mooncake (the FAST '25 traces of github.com/kvcache-ai/Mooncake) has one global id for every 512
   tokens of the prompt. Equal leading ids are a shared prefix; the last id may stand for fewer.
-- Bailian (the qwen-bailian-usagetraces-anon data set) has a hash for every 16 tokens, of the
-  block's own tokens. One block behind two prefixes has one hash, and no cache could find the
-  second. The reader therefore gives each block an id of its own for each prefix.
 - LLMServingSim (github.com/casys-kaist/LLMServingSim) has the ids of all tokens.
 
 Outputs without ids are unique.
@@ -15,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from hybrid_blocks.tools.trace.builder import MAX_TOKEN_ID, Span, TraceBuilder
+from hybrid_blocks.tools.trace.builder import MAX_TOKEN_ID, TraceBuilder
 
 TOKENS_PER_MOONCAKE_ID = 512
 _MAX_ID = 2**31 // TOKENS_PER_MOONCAKE_ID - 1
@@ -62,78 +59,6 @@ def build_mooncake(name: str, records: Sequence[MooncakeRecord]) -> TraceBuilder
             output_tokens=output,
         )
     return builder
-
-
-TOKENS_PER_BAILIAN_ID = 16
-
-BailianTokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKEN_ID)]
-
-
-class BailianRecord(msgspec.Struct):
-    """One request; ``timestamp`` is in seconds, ``parent_chat_id`` is -1 for a first turn."""
-
-    chat_id: int | str
-    timestamp: Annotated[float, msgspec.Meta(ge=0)]
-    input_length: BailianTokens
-    output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
-    hash_ids: list[int | str]
-    parent_chat_id: int | str = -1
-
-
-_BAILIAN_DECODER = msgspec.json.Decoder(BailianRecord)
-
-
-def parse_bailian(line: bytes) -> BailianRecord:
-    """Read one line; a ``ValueError`` says what is wrong with it."""
-    record = _BAILIAN_DECODER.decode(line)
-    whole, rest = divmod(record.input_length, TOKENS_PER_BAILIAN_ID)
-    if len(record.hash_ids) not in {whole, whole + (rest > 0)}:
-        raise ValueError(
-            f"{record.input_length} prompt tokens fill {whole} hash_ids of "
-            f"{TOKENS_PER_BAILIAN_ID} tokens; the line has {len(record.hash_ids)}"
-        )
-    return record
-
-
-def build_bailian(name: str, records: Sequence[BailianRecord]) -> TraceBuilder:
-    """Turn records into requests; an output counts at least one token."""
-    chains: dict[tuple[int, int | str], int] = {}
-    chained = []
-    for record in records:
-        ids, before = [], -1
-        for hash_id in record.hash_ids:
-            before = chains.setdefault((before, hash_id), len(chains))
-            ids.append(before)
-        chained.append(ids)
-    builder = TraceBuilder(name, num_reserved=len(chains) * TOKENS_PER_BAILIAN_ID)
-    sessions: dict[int | str, int] = {}
-    for record, ids in zip(records, chained, strict=True):
-        session = sessions.get(record.parent_chat_id)
-        if session is None:
-            session = builder.new_session()
-        sessions[record.chat_id] = session
-        output = max(record.output_length, 1)
-        builder.add(
-            [*_prompt(builder, ids, record.input_length), builder.fresh(output)],
-            arrival=record.timestamp,
-            prompt_tokens=record.input_length,
-            output_tokens=output,
-            session=session,
-        )
-    return builder
-
-
-def _prompt(builder: TraceBuilder, ids: Sequence[int], tokens: int) -> list[Span]:
-    """Spans of a prompt; the last id may stand for fewer tokens, or tokens may have none."""
-    spans = [
-        (
-            block * TOKENS_PER_BAILIAN_ID,
-            min(TOKENS_PER_BAILIAN_ID, tokens - at * TOKENS_PER_BAILIAN_ID),
-        )
-        for at, block in enumerate(ids)
-    ]
-    left = tokens - sum(count for _, count in spans)
-    return [*spans, builder.fresh(left)] if left else spans
 
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKEN_ID)]
