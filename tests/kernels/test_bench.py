@@ -127,7 +127,13 @@ def test_an_entry_of_the_table_is_what_the_kernels_read(bench: Any) -> None:
         sources="0" * 16,
         date="2030-01-01",
     )
-    tuned = entry("card", {PREDICTED: made, "card": made})
+    predicted = made | {"copy_engine": {"gather": [], "scatter": [[28672, 16]]}}
+    table = {PREDICTED: predicted, "card": made}
+    tuned, other = entry("card", table), entry("another", table)
+    assert (tuned.device, other.device) == ("card", PREDICTED)
     assert tuned.max_sms("scatter", "cupy") == 3
+    assert tuned.max_sms("scatter", "naive") is None
     assert tuned.takes_copy_engine("gather", 65536, 1)
     assert not tuned.takes_copy_engine("scatter", 1 << 30, 1)
+    taken = [other.takes_copy_engine("scatter", *it) for it in ((28672, 16), (28672, 15), (1, 99))]
+    assert taken == [True, False, False]

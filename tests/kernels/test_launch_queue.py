@@ -20,7 +20,6 @@ from hybrid_blocks.kernels import (
     gather_scatter,
 )
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
-from hybrid_blocks.kernels.tuned import PREDICTED, entry
 from hybrid_blocks.kernels.upload import RING_IDS
 from kernel_cases import DEVICE, int32s, running
 
@@ -245,41 +244,3 @@ def test_the_copy_engine_only_gathers_and_scatters() -> None:
     group = BlockTensors([torch.zeros(4, 1)])
     with running("cupy"), pytest.raises(ValueError, match="is no version of copy_blocks"):
         copy_blocks(group, int32s(0), int32s(1), backend="copy_engine")
-
-
-TABLE = {
-    PREDICTED: {
-        "max_sms": {"gather": {"cupy": 4}, "scatter": {"cupy": 4}},
-        "copy_engine": {"gather": [[65536, 1]], "scatter": [[28672, 16]]},
-    },
-    "card": {
-        "max_sms": {"gather": {"cupy": 2}, "scatter": {"cupy": 3}},
-        "copy_engine": {"gather": [], "scatter": [[1, 1]]},
-    },
-}
-
-
-def test_a_device_that_was_measured_has_its_own_entry_and_others_the_prediction() -> None:
-    card, other = entry("card", TABLE), entry("another", TABLE)
-    assert (card.device, other.device) == ("card", PREDICTED)
-    assert card.max_sms("scatter", "cupy") == 3
-    assert card.max_sms("scatter", "naive") is None
-    assert not card.takes_copy_engine("gather", 1 << 20, 1000)
-    assert other.takes_copy_engine("scatter", 28672, 16)
-    assert not other.takes_copy_engine("scatter", 28672, 15)
-    assert not other.takes_copy_engine("scatter", 28671, 1000)
-
-
-@pytest.mark.parametrize(("count", "uploads"), [(1, 0), (256, 0), (257, 1), (4096, 1)])
-def test_up_to_256_pairs_travel_in_the_parameters(count: int, uploads: int) -> None:
-    group = BlockTensors([torch.zeros(2 * count, 16)])
-    ids = np.arange(count, dtype=np.int32)
-    fake = fake_driver()
-    with (
-        running("cupy"),
-        mock.patch.object(fake, "upload", wraps=fake.upload) as upload,
-    ):
-        before = fake.count("launches")
-        copy_blocks(group, ids, ids + np.int32(count), backend="cupy")
-    assert upload.call_count == uploads
-    assert fake.count("launches") == before + 1

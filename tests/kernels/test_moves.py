@@ -1,5 +1,7 @@
 """One launch moves the copies of all groups."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
@@ -136,10 +138,14 @@ def test_lists_of_every_length_arrive(count: int) -> None:
     order = np.random.default_rng(count).permutation(blocks).astype(np.int32)
     src, dst = order[:count], order[count : 2 * count]
     expected[dst.astype(np.int64)] = expected[src.astype(np.int64)]
-    before = fake_driver().count("launches")
-    with running("cupy"):
+    fake = fake_driver()
+    before = fake.count("launches")
+    with running("cupy"), mock.patch.object(fake, "upload", wraps=fake.upload) as upload:
         copy_blocks(BlockTensors([state]), src, dst, backend="cupy")
-    assert fake_driver().count("launches") - before == -(-count // MAX_LIST)
+    assert fake.count("launches") - before == -(-count // MAX_LIST)
+    # Up to 256 pairs travel in the parameters of a launch.
+    parts = [min(MAX_LIST, count - at) for at in range(0, count, MAX_LIST)]
+    assert upload.call_count == sum(part > 256 for part in parts)
     assert torch.equal(state, expected)
 
 
