@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
@@ -165,7 +166,7 @@ def serve(
         )
         try:
             server = Server(f"http://{HOST}:{port}", log, process.pid)
-            _wait_until_up(server, process)
+            wait_until_up(server.url, process, log)
             yield server
         finally:
             process.terminate()
@@ -176,12 +177,16 @@ def serve(
                 process.wait()
 
 
-def _wait_until_up(server: Server, process: subprocess.Popen[bytes]) -> None:
+def wait_until_up(url: str, process: "subprocess.Popen[Any]", log: Path) -> None:
+    """Wait until a server answers.
+
+    Raises ``RuntimeError`` with the end of its log if it ends or does not come up.
+    """
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urlopen(f"{server.url}/health", timeout=5):
+            with urlopen(f"{url}/health", timeout=5):
                 return
         except (URLError, ConnectionError, TimeoutError):
             time.sleep(0.5)
-    raise RuntimeError(f"the server did not come up:\n{server.log_text()[-4000:]}")
+    raise RuntimeError(f"the server did not come up:\n{log.read_text(errors='replace')[-4000:]}")

@@ -5,16 +5,14 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import models
 import pytest
 from ports import held_port
+from server import wait_until_up
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/tutorial.md").read_text()
@@ -54,7 +52,7 @@ def test_a_newcomer_plans_serves_asks_and_watches(tmp_path: Path) -> None:
             serve = SERVE.replace("HYBRID_BLOCKS=natural", "HYBRID_BLOCKS=natural exec")
             server = subprocess.Popen(written(serve), stdout=output, stderr=output, **where)
         try:
-            _wait_until_up(f"http://localhost:{port}/health", server, log)
+            wait_until_up(f"http://localhost:{port}", server, log)
             assert "level natural; groups: 1 Mamba, 1 FullAttention" in log.read_text()
             answers = [json.loads(line) for line in re.split(r"(?<=\})(?=\{)", run(ASK))]
             assert [answer["usage"]["completion_tokens"] for answer in answers] == [8, 8]
@@ -65,14 +63,3 @@ def test_a_newcomer_plans_serves_asks_and_watches(tmp_path: Path) -> None:
         finally:
             server.terminate()
             server.wait(timeout=60)
-
-
-def _wait_until_up(url: str, server: subprocess.Popen[str], log: Path) -> None:
-    deadline = time.monotonic() + 600
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            with urlopen(url, timeout=5):
-                return
-        except (URLError, ConnectionError, TimeoutError):
-            time.sleep(0.5)
-    pytest.fail(f"the server did not come up:\n{log.read_text()[-4000:]}")

@@ -13,14 +13,10 @@ from hybrid_blocks.offload import multi
 from hybrid_blocks.offload.multi import connector as module
 from hybrid_blocks.offload.multi import stats
 from hybrid_blocks.offload.rates import RETRY_AFTER
-from hybrid_blocks.tools.profile.engine import Groups, scheduler_over
+from hybrid_blocks.tools.profile.engine import Groups, NothingToLoad, scheduler_over
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.config import KVTransferConfig, VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1.base import (
-    KVConnectorBase_V1,
-    KVConnectorMetadata,
-    SupportsHMA,
-)
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorStats
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from vllm.v1.outputs import KVConnectorOutput
@@ -38,7 +34,7 @@ class Script:
     finished: list[str] = field(default_factory=list)
 
 
-class Scripted(KVConnectorBase_V1, SupportsHMA):
+class Scripted(NothingToLoad):
     """Answers as its script says; the number of the script is an option."""
 
     scripts: dict[int, Script] = {}  # noqa: RUF012 - each test has its own
@@ -59,12 +55,9 @@ class Scripted(KVConnectorBase_V1, SupportsHMA):
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:  # noqa: ARG002
         self.script.loads.append((request.request_id, num_external_tokens))
 
-    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:  # noqa: ARG002
-        return KVConnectorMetadata()
-
-    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:  # noqa: ARG002
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
         self.script.finished.append(request.request_id)
-        return False, None
+        return super().request_finished_all_groups(request, block_ids)
 
     def get_kv_connector_stats(self) -> KVConnectorStats | None:
         return ScriptedStats({"asked": self.script.asked})
@@ -72,11 +65,6 @@ class Scripted(KVConnectorBase_V1, SupportsHMA):
     @classmethod
     def build_kv_connector_stats(cls, data: Any = None) -> KVConnectorStats:
         return ScriptedStats(data or {})
-
-    def start_load_kv(self, *args: Any, **kwargs: Any) -> None: ...
-    def wait_for_layer_load(self, *args: Any, **kwargs: Any) -> None: ...
-    def save_kv_layer(self, *args: Any, **kwargs: Any) -> None: ...
-    def wait_for_save(self) -> None: ...
 
 
 class ScriptedStats(KVConnectorStats):

@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from hybrid_blocks.tools.profile.engine import NothingToLoad
 from vllm.config import KVTransferConfig, VllmConfig
-from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, SupportsHMA
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
@@ -55,7 +55,7 @@ class Plan:
     """Tokens that it has of each prompt; None, to draw them."""
 
 
-class FakeConnector(KVConnectorBase_V1, SupportsHMA):
+class FakeConnector(NothingToLoad):
     """Has a part of each prompt. ``plan`` is set once the scheduler is there."""
 
     plan: Plan
@@ -102,17 +102,6 @@ class FakeConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:  # noqa: ARG002
         begun, self._begun = self._begun, []
         return Begun(begun)
-
-    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:  # noqa: ARG002
-        return False, None
-
-    def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:  # noqa: ARG002
-        return False, None
-
-    def start_load_kv(self, *args: Any, **kwargs: Any) -> None: ...
-    def wait_for_layer_load(self, *args: Any, **kwargs: Any) -> None: ...
-    def save_kv_layer(self, *args: Any, **kwargs: Any) -> None: ...
-    def wait_for_save(self) -> None: ...
 
 
 def attach(config: VllmConfig, policy: str = "fail") -> None:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from hybrid_blocks.tools.profile.engine import NothingToLoad
 from hybrid_blocks.tools.profile.loop import fingerprint_schedule
-from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, SupportsHMA
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
 
@@ -29,7 +29,7 @@ def loads_with_first_step(request_id: str) -> bool:
 _WHILE_OTHERS_RUN, _WITH_FIRST_STEP = 2, 5
 
 
-class Connector(KVConnectorBase_V1, SupportsHMA):
+class Connector(NothingToLoad):
     """One request in eight loads while others run, one with its first step, and one waits once."""
 
     def __init__(self, config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -79,9 +79,6 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
             [(id_, state.get_block_ids(id_)) for id_ in sorted(state.req_ids)],
         )
 
-    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
-        return self.request_finished_all_groups(request, (block_ids,))
-
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
@@ -92,8 +89,3 @@ class Connector(KVConnectorBase_V1, SupportsHMA):
             self.sending.add(request.request_id)
         handed_on = {"do_remote_prefill": number % 2 == 0, "blocks": repr(block_ids)}
         return is_sent, handed_on if number % 5 else None
-
-    def start_load_kv(self, *args: Any, **kwargs: Any) -> None: ...
-    def wait_for_layer_load(self, *args: Any, **kwargs: Any) -> None: ...
-    def save_kv_layer(self, *args: Any, **kwargs: Any) -> None: ...
-    def wait_for_save(self) -> None: ...

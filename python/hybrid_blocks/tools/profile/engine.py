@@ -70,7 +70,7 @@ class NothingToLoad(KVConnectorBase_V1, SupportsHMA):
         self,
         request: Any,  # noqa: ARG002
         num_computed_tokens: int,  # noqa: ARG002
-    ) -> tuple[int, bool]:
+    ) -> tuple[int | None, bool]:
         """Return that nothing is kept outside."""
         return 0, False
 
@@ -85,7 +85,7 @@ class NothingToLoad(KVConnectorBase_V1, SupportsHMA):
         self,
         request: Any,  # noqa: ARG002
         block_ids: Any,  # noqa: ARG002
-    ) -> tuple[bool, None]:
+    ) -> tuple[bool, dict[str, Any] | None]:
         """Return that blocks may be freed."""
         return False, None
 
