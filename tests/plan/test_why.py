@@ -44,13 +44,12 @@ def test_every_figure_that_is_printed_can_be_asked(model: str) -> None:
         assert re.split(" of | for ", name)[0].lower() in lines[0].lower()
         assert any(line.startswith(("natural: ", "vLLM: ")) for line in lines)
         assert "source: " in out
-        assert "chang" in lines[-1] or ": group " in lines[0]
 
 
 def test_the_memory_is_explained_where_it_is_estimated_and_where_it_is_given() -> None:
     _, out, _ = _run("gpt-oss-20b", "--gpu", "A100-80GB", "--why", "memory")
     assert "0.92 x 79.25 GiB of A100-80GB = 72.91 GiB, less 12.80 GiB of weights" in out
-    assert "source: docs/planner.md, Your cards\nchanged most by " in out
+    assert "source: docs/planner.md, Your cards\n" in out
     _, out, _ = _run(*QWEN, "--why", "memory")
     assert "memory: 24.00 GiB of each GPU, as given" in out
 
@@ -129,28 +128,6 @@ def test_the_formula_gives_the_figure_of_the_tables() -> None:
     assert f"= {report['natural']['num_slabs']:,}, one of them" in out
 
 
-def test_the_input_that_changes_a_figure_most_changes_it_as_told() -> None:
-    _, out, _ = _run(*QWEN, "--why", "state slots")
-    told = re.search(r"changed most by --tp (\d+): ([\d,]+) \(natural\), ([\d,]+) \(vLLM\)", out)
-    assert told is not None
-    report = _report("Qwen3.5-27B", "--memory", "24GiB", "--tp", told[1])
-    assert told[2] == f"{report['natural']['state_slots']:,}"
-    assert told[3] == f"{report['vllm']['state_slots']:,}"
-
-
-def test_another_number_of_cards_has_another_memory() -> None:
-    """Two cards hold half of the weights each, so their cache more than doubles."""
-    long = ("Qwen3.5-27B", "--max-num-seqs", "1024", "--max-model-len", "8k", "--lengths", "4k")
-    _, out, _ = _run(*long[:-2], "--gpu", "H100", "--why", "requests of 4k")
-    told = re.search(r"changed most by --gpu 2xH100-80GB: ([\d.]+)x \(natural\)", out)
-    assert told is not None, out
-    at = _report(*long, "--gpu", "2xH100")["natural"]["lengths"]
-    assert f"{next(one for one in at if one['length'] == 4096)['running']:.2f}" == told[1]
-    command = ("vllm", "serve", "Qwen3.5-27B", "--max-model-len", "8192", "-tp", "2")
-    _, out, _ = _run("--gpu", "2xL40S", "--why", "tokens", "--", *command)
-    assert "changed most by --gpu 4xL40S: " in out
-
-
 def test_the_layers_are_explained_as_one_rank_stores_them() -> None:
     _, out, _ = _run(*QWEN, "--speculative", "mtp:2", "--why", "layers")
     assert out.splitlines() == [
@@ -172,7 +149,6 @@ def test_what_vllm_logs_is_explained_group_by_group() -> None:
 def test_a_cap_on_what_runs_is_named() -> None:
     _, out, _ = _run(*QWEN, "--max-num-seqs", "8", "--why", "requests of 512")
     assert "max_num_seqs 8 caps it" in out
-    assert "changed most by --max-num-seqs 16: 16.00x" in out
 
 
 def test_a_figure_of_a_pasted_command_is_explained() -> None:

@@ -27,7 +27,7 @@ from hybrid_blocks.tools.cli.plan_case import (
     trace_lengths,
 )
 from hybrid_blocks.tools.cli.words import made_by, pasted
-from hybrid_blocks.tools.plan.memory import Gpu
+from hybrid_blocks.tools.plan.memory import Estimate
 from hybrid_blocks.tools.plan.report.report import Plan, Report, make_report
 from hybrid_blocks.tools.plan.report.tables import render
 from hybrid_blocks.units import parse_memory, parse_tokens
@@ -129,7 +129,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
                 in_flight_batches=in_flight_batches,
             )
             if gpu is None:
-                case = Case(chosen, _memory(memory), deployment, None)
+                case = Case(chosen, _memory(memory), deployment)
             else:
                 case = case_of_gpu(gpu, memory, (chosen, deployment), gpu_memory_utilization, given)
         if why_figure is not None:
@@ -174,7 +174,7 @@ def _plan(
     report = make_report(plan, wanted, mix)
     if files.html is not None:
         first = wanted[0] if lengths is not None else None
-        _write_page(files.html, plan, report, case.card, files.context, first=first)
+        _write_page(files.html, plan, report, case.estimated, files.context, first=first)
     _show(report, files.json, num_bytes=1 if lengths is None else len(wanted), whole=whole)
 
 
@@ -182,7 +182,7 @@ def _write_page(
     path: Path,
     plan: Plan,
     report: Report,
-    card: Gpu | None,
+    estimated: Estimate | None,
     context: typer.Context,
     *,
     first: int | None,
@@ -199,8 +199,8 @@ def _write_page(
     from hybrid_blocks.tools.view.plan_page import PlanPage  # noqa: PLC0415
     from hybrid_blocks.tools.view.plan_picture import make_plan_picture  # noqa: PLC0415
 
-    estimated = None if card is None else card.cards.name
-    picture = make_plan_picture(plan, report, estimated, first=first)
+    card = None if estimated is None else estimated.card
+    picture = make_plan_picture(plan, report, card, first=first)
     write(PlanPage(picture, made_by=made_by(context)).document(), path)
 
 
@@ -213,7 +213,7 @@ def _print_why(figure: str, case: Case, lengths: str | None, given: Given) -> No
     asked = asked_lengths(lengths, None, plan.limit)
     from hybrid_blocks.tools.plan.report.why import why  # noqa: PLC0415 - asked for seldom
 
-    for line in why(figure, plan, asked, gpu=case.card):
+    for line in why(figure, plan, asked, estimated=case.estimated):
         make_console().print(line, soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.cli.options import Given, each_once
 from hybrid_blocks.tools.cli.words import append
-from hybrid_blocks.tools.plan.memory import Gpu, memory_of_gpu, on_cards, parse_cards
+from hybrid_blocks.tools.plan.memory import Estimate, memory_of_gpu, on_cards, parse_cards
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
 from hybrid_blocks.tools.plan.vllm import plan_vllm
 from hybrid_blocks.tools.read.command import read_command
@@ -20,12 +20,12 @@ from hybrid_blocks.units import parse_memory, parse_tokens
 
 
 class Case(NamedTuple):
-    """A model in the memory of each GPU; ``card`` is there if the memory is its estimate."""
+    """A model in the memory of each GPU, which may be ``estimated``."""
 
     model: Model
     memory_bytes: int
     deployment: Deployment
-    card: Gpu | None
+    estimated: Estimate | None = None
 
 
 def case_of_gpu(
@@ -48,9 +48,9 @@ def case_of_gpu(
         deployment = msgspec.structs.replace(deployment, tp=cards.count or 1)
     deployment = on_cards(deployment, cards)
     if memory is not None:
-        return Case(model, parse_memory(memory), deployment, None)
-    chosen, memory_bytes, card = memory_of_gpu(cards, model, deployment, utilization)
-    return Case(chosen, memory_bytes, deployment, card)
+        return Case(model, parse_memory(memory), deployment)
+    chosen, estimated = memory_of_gpu(cards, model, deployment, utilization)
+    return Case(chosen, estimated.free, deployment, estimated)
 
 
 def check_gpu(memory: str | None, gpu: str | None, given: Given) -> None:
@@ -138,12 +138,13 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
         )
     if memory is not None:
         memory_bytes = parse_memory(memory)
-    model, deployment, card = command.model, command.deployment, None
+    model, deployment, estimated = command.model, command.deployment, None
     if cards is not None:
         deployment = on_cards(deployment, cards)
     if memory_bytes is None and cards is not None:
         utilization = command.options.get("gpu_memory_utilization")
-        model, memory_bytes, card = memory_of_gpu(cards, model, deployment, utilization)
+        model, estimated = memory_of_gpu(cards, model, deployment, utilization)
+        memory_bytes = estimated.free
     if memory_bytes is None:
         raise PlanError(
             "the command does not say how much memory is free: give --memory before --, the "
@@ -152,7 +153,7 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
         )
     if command.fits:
         model, deployment = _fitted(model, memory_bytes, deployment)
-    return Case(model, memory_bytes, deployment, card)
+    return Case(model, memory_bytes, deployment, estimated)
 
 
 def _fitted(model: Model, memory_bytes: int, deployment: Deployment) -> tuple[Model, Deployment]:

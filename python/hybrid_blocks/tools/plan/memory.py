@@ -190,32 +190,6 @@ def estimate(
     return found
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of card, and the share of it that an engine may use."""
-
-    cards: Cards
-    utilization: float = UTILIZATION
-
-    def free(self, model: Model, deployment: Deployment) -> int:
-        """Estimate the free memory of each card, with as many cards as there are ranks.
-
-        Raises:
-            PlanError: as `estimate`.
-
-        """
-        return self.estimate(model, deployment).free
-
-    def estimate(self, model: Model, deployment: Deployment) -> Estimate:
-        """Return the parts of the free memory, as `free`."""
-        any_number = msgspec.structs.replace(self.cards, count=None)
-        return estimate(model, deployment, any_number, self.utilization)
-
-    def option(self, deployment: Deployment) -> str:
-        """Return the option that gives a deployment its cards."""
-        ranks = deployment.tp * deployment.pp
-        return f"--gpu {ranks}x{self.cards.name}"
-
-
 def check_count(deployment: Deployment, cards: Cards) -> None:
     """Refuse more or fewer cards than ranks.
 
@@ -244,27 +218,13 @@ def on_cards(deployment: Deployment, cards: Cards) -> Deployment:
 
 def memory_of_gpu(
     cards: Cards, model: Model, deployment: Deployment, utilization: float | None
-) -> tuple[Model, int, Gpu]:
-    """Return the model with a note on the estimate, the free memory of each card, and the card.
+) -> tuple[Model, Estimate]:
+    """Return the model with a note on the estimate, and the estimate of each card's memory.
 
     Raises:
         PlanError: as `estimate`.
 
     """
-    share = utilization or UTILIZATION
-    found = estimate(model, deployment, cards, share)
+    found = estimate(model, deployment, cards, utilization or UTILIZATION)
     notes = (*model.notes, found.line, *filter(None, (cards.note,)))
-    estimated = Gpu(cards=cards, utilization=share)
-    return msgspec.structs.replace(model, notes=notes), found.free, estimated
-
-
-__all__ = [
-    "UTILIZATION",
-    "Cards",
-    "Estimate",
-    "Gpu",
-    "estimate",
-    "memory_of_gpu",
-    "on_cards",
-    "parse_cards",
-]
+    return msgspec.structs.replace(model, notes=notes), found

@@ -1,18 +1,13 @@
-"""One figure of a plan: its formula with its numbers, its source, and what would change it most."""
+"""One figure of a plan: its formula with its numbers, and its source."""
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
-
-from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.model.layer import State
-from hybrid_blocks.tools.plan.memory import Gpu
+from hybrid_blocks.tools.plan.memory import Estimate
 from hybrid_blocks.tools.plan.report.figures import PlanReport, rows
 from hybrid_blocks.tools.plan.report.report import Plan, make_report
 from hybrid_blocks.tools.plan.report.verdict import percent, typical_lengths
@@ -51,10 +46,12 @@ _SOURCES: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def why(name: str, plan: Plan, lengths: Sequence[int] = (), *, gpu: Gpu | None = None) -> list[str]:
+def why(
+    name: str, plan: Plan, lengths: Sequence[int] = (), *, estimated: Estimate | None = None
+) -> list[str]:
     """Lines that explain the figure of a name, as the tables of a plan have it.
 
-    Where ``gpu`` gives the memory, another deployment finds another memory.
+    The memory may be ``estimated``.
 
     Raises:
         PlanError: no figure has this name, or this plan has no such figure.
@@ -62,12 +59,12 @@ def why(name: str, plan: Plan, lengths: Sequence[int] = (), *, gpu: Gpu | None =
     """
     asked = _plain(name)
     if asked == MEMORY:
-        return _memory(plan, gpu)
+        return _memory(plan, estimated)
     if asked == LAYERS:
         return [*layer_formulas(plan.model, plan.deployment), f"  source: {_SIZES}"]
     if asked.startswith(_GAIN):
         of_length = asked.removeprefix(_GAIN).removeprefix(" of ") or str(plan.limit)
-        return _gain(of_length, plan, gpu)
+        return _gain(of_length, plan)
     if of_group := list(_group(asked, plan)):
         return of_group
     shown = (*lengths, *typical_lengths(plan.limit), plan.limit)[0]
@@ -82,34 +79,20 @@ def why(name: str, plan: Plan, lengths: Sequence[int] = (), *, gpu: Gpu | None =
     most = plan.deployment.max_num_seqs
     if name.startswith(REQUESTS) and any(most <= value for value in values.values() if value):
         lines.append(f"max_num_seqs {most:,} caps it")
-    lines.append(_changed_most(name, length, values, plan, gpu))
     return lines
 
 
-def _memory(plan: Plan, gpu: Gpu | None) -> list[str]:
+def _memory(plan: Plan, estimated: Estimate | None) -> list[str]:
     """Lines on the free memory, which all other figures follow from."""
-    if gpu is None:
-        return [
-            f"{MEMORY}: {gib(plan.memory_bytes)} of each GPU, as given",
-            "  source: --memory, or the pasted command's --kv-cache-memory-bytes",
-        ]
-    line = gpu.estimate(plan.model, plan.deployment).line
-    most, told = 0.0, "no single input of those tried changes it"
-    for text, memory, other in _changes(plan):
-        if memory != plan.memory_bytes:
-            continue
-        try:
-            found = gpu.free(plan.model, other)
-        except PlanError:
-            continue
-        if _moved(plan.memory_bytes, found) > most:
-            most = _moved(plan.memory_bytes, found)
-            by = gpu.option(other) if other.tp != plan.deployment.tp else text
-            told = f"changed most by {by}: {gib(found)}"
-    return [f"{MEMORY}: {line}", f"  source: {_ESTIMATES}", told]
+    if estimated is not None:
+        return [f"{MEMORY}: {estimated.line}", f"  source: {_ESTIMATES}"]
+    return [
+        f"{MEMORY}: {gib(plan.memory_bytes)} of each GPU, as given",
+        "  source: --memory, or the pasted command's --kv-cache-memory-bytes",
+    ]
 
 
-def _gain(length: str, plan: Plan, gpu: Gpu | None) -> list[str]:
+def _gain(length: str, plan: Plan) -> list[str]:
     """Lines on the column "gain" of a length: those of its requests, and their ratio."""
     name, tokens = _resolved(f"{REQUESTS}{length}", 0, 0)
     report = make_report(plan, [tokens])
@@ -118,7 +101,7 @@ def _gain(length: str, plan: Plan, gpu: Gpu | None) -> list[str]:
     index = [one.length for one in report.natural.lengths].index(tokens)
     ours, theirs = (side.lengths[index].running for side in (report.natural, report.vllm))
     share = percent(report.verdict.gains[index].share)
-    lines = why(name, plan, gpu=gpu)
+    lines = why(name, plan)
     return [f"{_GAIN} of {tokens:,}: {ours:,.2f} / {theirs:,.2f} requests - 1 = {share}", *lines]
 
 
@@ -219,54 +202,3 @@ def _text(name: str, value: float | None) -> str:
     if name in PARTS:
         return human(int(value))
     return f"{value:,}" if name in _FIELDS or name == HOLDS else f"{value:,.2f}x"
-
-
-def _changed_most(
-    name: str, length: int, values: Mapping[str, float | None], plan: Plan, gpu: Gpu | None
-) -> str:
-    """Return the input whose change, one at a time, moves the figure most."""
-    most, told = 0.0, "no single input of those tried changes it"
-    for text, memory, other in _changes(plan):
-        if gpu is not None and memory != plan.memory_bytes:
-            continue
-        try:
-            free = memory if gpu is None else gpu.free(plan.model, other)
-            found = _values(Plan(plan.model, free, other), name, length)
-        except PlanError:
-            continue
-        moved = max(_moved(values[side], found.get(side)) for side in values)
-        if moved > most:
-            most = moved
-            by = gpu.option(other) if gpu and other.tp != plan.deployment.tp else text
-            told = f"changed most by {by}: {_every(name, found)}"
-    return told
-
-
-def _moved(before: float | None, after: float | None) -> float:
-    if not before or not after:
-        return 0.0
-    return abs(math.log(after / before))
-
-
-def _changes(plan: Plan) -> Iterator[tuple[str, int, Deployment]]:
-    """Inputs with another value that a person might give; a memory of a quarter more first."""
-    deployment = plan.deployment
-    yield "a quarter more --memory", plan.memory_bytes * 5 // 4, deployment
-    is_small = deployment.kv_cache_dtype.startswith("fp8")
-    changed: dict[str, object] = {
-        "kv_cache_dtype": "auto" if is_small else "fp8",
-        "tp": deployment.tp * 2,
-        "max_model_len": max(plan.limit // 2, 1),
-        "max_num_batched_tokens": max(deployment.max_num_batched_tokens // 2, 1),
-        "max_num_seqs": deployment.max_num_seqs * 2,
-    }
-    if deployment.num_speculative_tokens:
-        changed["num_speculative_tokens"] = 0
-    if any(layer.cache.kind == State.kind for layer in plan.model.layers):
-        changed["mamba_ssm_dtype"] = "bf16"
-        is_cached = deployment.mamba_cache_mode == "align"
-        changed["mamba_cache_mode"] = "none" if is_cached else "align"
-    for option, value in changed.items():
-        if getattr(deployment, option) != value:
-            other = msgspec.structs.replace(deployment, **{option: value})
-            yield f"--{option.replace('_', '-')} {value}", plan.memory_bytes, other
