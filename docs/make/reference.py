@@ -119,6 +119,7 @@ _KEEPS_FROM: Final = {
     "natural": "level `natural`: the engine runs at level `manager`",
     "manager": "level `manager`: the engine runs at level `pool`, which decides alike but slower",
     "one call": "one call: vLLM's own code schedules decoding requests one by one",
+    "prefill checkpoints": "prefill checkpoints: chunks of prompts end at checkpoints",
     "checkpoint format": "a checkpoint format: checkpoints stay as running states are",
 }
 

@@ -28,23 +28,25 @@ _PYTHON |= {"__module__", "__qualname__", "environ", "modules"}
 _PYTHON |= {"__code__", "__globals__", "co_names", *dir(property), *dir(ContextVar)}
 _LOGGER = {"info", "info_once", "warning", "warning_once", "error", "disabled"}
 _TORCH = {"all_gather_object", "distributed", "float32"}
+_PYTHON |= {"enter_context", "loads", "read_text", "signature", "tolist", "unwrap"}
 _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_blocks"}
+_OWN_BY_NAME |= {"hybrid_blocks_hooks"}
 _OWN_BY_NAME |= {"close", "put"}  # methods of the trace's recorder
 _OWN_BY_NAME |= {"parameters"}  # fields of the core's kinds
 _OWN_BY_NAME |= {"nbytes", "options", "shape"}  # names on a state's tensors and a checkpoint policy
 
 
 def listed() -> set[str]:
-    names = {
-        name for kind in ("fields", "optional") for part in SURFACE[kind].values() for name in part
-    }
+    names = {name for part in SURFACE["optional"].values() for name in part}
     names |= {
         name
         for section in ("parts", "live")
         for part in SURFACE[section].values()
         for name in part["attributes"]
     }
-    names |= {method for methods in SURFACE["callables"].values() for method in methods}
+    parts = (SURFACE, SURFACE["forward"])
+    names |= {name for part in parts for names in part["fields"].values() for name in names}
+    names |= {name for part in parts for methods in part["callables"].values() for name in methods}
     names |= {
         name for part in SURFACE["only"].values() for found in part.values() for name in found
     }

@@ -166,6 +166,14 @@ def worker_grant(level: Level) -> Grant:
     return Grant(level, tuple(_differences()[Tier.WORKER]))
 
 
+def forward_grant() -> Grant:
+    """Return whether forwards may leave prefill checkpoints: what differs, if they may not.
+
+    Workers ask, as the comparison imports vLLM's model runners.
+    """
+    return Grant(Level.NATURAL, _forward_differences())
+
+
 def is_tested() -> bool:
     """Return whether the tests of this package ran with the release that is installed."""
     return support.is_tested(_installed())
@@ -174,6 +182,11 @@ def is_tested() -> bool:
 @cache
 def _differences() -> dict[Tier, list[str]]:
     return surface.differences(_installed())
+
+
+@cache
+def _forward_differences() -> tuple[str, ...]:
+    return tuple(surface.forward_differences(_installed()))
 
 
 def _installed() -> str:

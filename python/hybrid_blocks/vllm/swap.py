@@ -1,7 +1,7 @@
 """Replaces classes and functions by others, wherever a loaded module holds them."""
 
 import sys
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -66,3 +66,10 @@ def _derive(
 def back(pairs: Sequence[tuple[Any, Any]]) -> tuple[tuple[Any, Any], ...]:
     """Return the pairs that undo the swap of ``pairs``."""
     return tuple((replacement, original) for original, replacement in pairs)
+
+
+def replace(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
+    """Let an attribute be another from now on, and return what takes that back."""
+    before = getattr(owner, name)
+    setattr(owner, name, replacement)
+    return lambda: setattr(owner, name, before)

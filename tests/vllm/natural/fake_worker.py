@@ -1,13 +1,14 @@
 """A worker without a model: what it writes follows from the tokens, and it checks all it reads.
 
 It sees the scheduler's output alone and does with it what vLLM's workers do, in their order: zero,
-gather and scatter copies, move states between columns, write, read, move states of accepted drafts.
+gather and scatter copies, move states between columns, write, leave prefill checkpoints, read, move
+states of accepted drafts.
 The content of token ``n`` is a hash of the tokens up to ``n``; the next token follows from it too.
 What a drafter's own layers keep of token ``n`` follows from the token after it too.
 A request that reads anything but what its own tokens wrote raises `CorruptedError`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.worker.kernel_copies import split
+from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -154,6 +156,7 @@ class FakeWorker:
         self.num_checked = 0
         self.num_copies = 0
         self.num_conversions = 0
+        self.num_checkpoints = 0
         self.num_freed_sources = 0
         self._config = config
         self._num_drafts = num_drafts
@@ -168,7 +171,7 @@ class FakeWorker:
         """Execute a step; return what was sampled, and the drafts for the next step."""
         for id_ in output.finished_req_ids:
             self.rows.pop(id_, None)
-        plain, converting = split(output.kv_cache_block_copies or [])
+        plain, converting, checkpoints = split(output.kv_cache_block_copies or [])
         copies = np.array(plain, dtype=np.int64).reshape(-1, 2)
         self._poison(copies[:, 0], {self.memory.source_unit(copy) for copy in converting})
         self._update_rows(output)
@@ -180,6 +183,7 @@ class FakeWorker:
         self._move_states(chunks)
         for chunk in chunks:
             self._write_tokens(chunk)
+        self._leave(checkpoints, {chunk.id_: chunk for chunk in chunks})
         for chunk in chunks:
             for group in self.attention:
                 if group not in self.drafters:
@@ -394,6 +398,21 @@ class FakeWorker:
             for number, value in enumerate(kept):
                 window[number] = value
                 self.memory.state(group, slots[number])[:] = value
+
+    def _leave(self, checkpoints: Iterable[PrefillCheckpoint], chunks: Mapping[str, Chunk]) -> None:
+        """Leave the states after tokens inside chunks of prompts."""
+        for id_, group, position, source, destination in checkpoints:
+            chunk = chunks[id_]
+            slot = chunk.row.tables[group][chunk.row.column or 0]
+            if chunk.is_decode or source != slot or not chunk.start < position < chunk.end:
+                raise CorruptedError(
+                    f"request {id_}: group {group} cannot leave the state in slot {source} after "
+                    f"{position} tokens, of tokens {chunk.start} to {chunk.end} in slot {slot}"
+                )
+            window = self.memory.window(group, destination)
+            window[:] = self.memory.window(group, source)
+            window[0] = self.memory.state(group, destination)[:] = chunk.row.truth.hashes[position]
+            self.num_checkpoints += 1
 
     # --- after the forward pass ---------------------------------------------
 

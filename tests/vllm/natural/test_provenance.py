@@ -11,6 +11,7 @@ from hybrid_blocks.vllm import check, install
 from hybrid_blocks.vllm.level import CHECK, Level, is_checked
 from hybrid_blocks.vllm.scheduler import hooks
 from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
+from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -133,6 +134,37 @@ def convert_as_another_group(_: Fault, output: SchedulerOutput) -> bool:
     return False
 
 
+def leave_a_checkpoint(
+    change: Callable[[PrefillCheckpoint, Fault], PrefillCheckpoint | None],
+    fault: Fault,
+    output: SchedulerOutput,
+) -> bool:
+    """A forward is to leave a checkpoint of a new request, with a change."""
+    for new in output.scheduled_new_reqs:
+        start, end = new.num_computed_tokens, output.num_scheduled_tokens[new.req_id]
+        one = PrefillCheckpoint(new.req_id, 1, start + 1, new.block_ids[1][0], 1)
+        if end > 2 and (changed := change(one, fault)):
+            output.kv_cache_block_copies = [*(output.kv_cache_block_copies or ()), changed]  # type: ignore[list-item]
+            return True
+    return False
+
+
+def onto_a_state(one: PrefillCheckpoint, fault: Fault) -> PrefillCheckpoint | None:
+    held = fault.held(1, one.request_id)
+    return one._replace(dst_block=held[0]) if held else None
+
+
+CHECKPOINTS: dict[str, tuple[Any, str]] = {
+    "of attention": (lambda one, _: one._replace(group=0), "is to hold the state of"),
+    "of another": (lambda one, _: one._replace(src_block=one.src_block + 1), "the state of block"),
+    "at no token": (lambda one, _: one._replace(position=one.position - 1), "of a chunk from"),
+    "behind": (lambda one, _: one._replace(position=one.position + 500), "of a chunk from"),
+    "of nobody": (lambda one, _: one._replace(request_id="x"), "computes nothing"),
+    "onto itself": (lambda one, _: one._replace(dst_block=one.src_block), "of the same step"),
+    "onto a state": (onto_a_state, "while it is read"),
+}
+
+
 WHO = r"request request\d+, group {}: block \d+ "
 IN_USE = WHO + "is handed out while request"
 FAULTS: dict[str, tuple[Any, str, str]] = {
@@ -178,6 +210,14 @@ def test_a_wrong_conversion_is_named(plant: Any, message: str) -> None:
             is_async=False,
             fault=Fault(plant),
         )
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_wrong_prefill_checkpoint_is_named(name: str) -> None:
+    change, message = CHECKPOINTS[name]
+    fault = Fault(partial(leave_a_checkpoint, change))
+    with pytest.raises(IntegrityError, match=message):
+        live(MIXES["full-state"], Level.NATURAL, 5, NUM_STEPS, is_async=False, fault=fault)
 
 
 @pytest.mark.parametrize("level", [Level.MANAGER, Level.NATURAL])

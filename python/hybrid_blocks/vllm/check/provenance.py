@@ -15,7 +15,8 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.vllm.check.life import Content, Group, Life, group_of
-from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
+from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy, split
+from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 
 Slot = tuple[int, int]
 """A pool and a block in it."""
@@ -83,11 +84,14 @@ class Provenance:
         starts = self._follow_tables(output)
         if output.new_block_ids_to_zero:
             self._check_zeroing(output.new_block_ids_to_zero)
-        if output.kv_cache_block_copies:
-            self._check_copies(output.kv_cache_block_copies)
+        plain, converting, checkpoints = split(output.kv_cache_block_copies or ())
+        if plain or converting:
+            self._check_copies([*plain, *converting])
         for id_, computed in starts:
             if computed:
                 self._check_hit(self._lives[id_], computed)
+        for checkpoint in checkpoints:
+            self._check_checkpoint(checkpoint, output.scheduled_spec_decode_tokens)
         if self._fresh or self._copied:
             self._note_written()
         if self._num_drafts or output.total_num_scheduled_tokens > len(self._scheduled):
@@ -300,6 +304,30 @@ class Provenance:
             else:
                 self._claim_slab(slot, content.life, content.group)
                 self._contents[slot] = replace(content, length=length)
+
+    def _check_checkpoint(
+        self, checkpoint: PrefillCheckpoint, drafts: Mapping[str, list[int]]
+    ) -> None:
+        """Check a state that this step's forward leaves. No hit of the step may read it yet."""
+        self.num_checked += 1
+        id_, group = checkpoint.request_id, self._groups[checkpoint.group]
+        slot, life = (group.pool, checkpoint.dst_block), self._lives.get(id_)
+        if life is None or id_ not in self._scheduled:
+            raise IntegrityError(f"request {id_} leaves a checkpoint and computes nothing")
+        start = self._num_before(life)
+        known = start + self._scheduled[id_] - len(drafts.get(id_, ()))
+        if not start < checkpoint.position < known:
+            what = f"is to hold a state after {checkpoint.position} tokens"
+            raise _error(life, group, slot, f"{what}, of a chunk from {start} to {known}")
+        if not group.is_state or life.tables[group.number][:1] != [checkpoint.src_block]:
+            raise _error(life, group, slot, f"is to hold the state of block {checkpoint.src_block}")
+        if slot in self._fresh or slot in self._copied:
+            raise _error(life, group, slot, "is to hold a checkpoint and more of the same step")
+        if holder := self._reader(slot):
+            raise _error(*holder[:2], slot, "is to hold a checkpoint while it is read")
+        self._copied.add(slot)
+        self._claim_slab(slot, life, group)
+        self._contents[slot] = Content(life, group, 0, checkpoint.position)
 
     def _length(self, content: Content) -> int | None:
         """Return how many tokens a state is after, before the step at hand."""

@@ -9,7 +9,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheS
 
 from hybrid_blocks.vllm.manager.kv_cache_manager import note_refusal
 from hybrid_blocks.vllm.natural import groups as natural
-from hybrid_blocks.vllm.natural import pipeline_stages, refusal
+from hybrid_blocks.vllm.natural import pipeline_stages, prefill_checkpoints, refusal
 
 vllm_max_memory_usage_bytes_from_groups = kv_cache_planning._max_memory_usage_bytes_from_groups
 vllm_project_kv_cache_groups_to_worker = kv_cache_planning._project_kv_cache_groups_to_worker
@@ -32,6 +32,7 @@ class NaturalKVCacheConfigBuilder(DefaultKVCacheConfigBuilder):
             checkpoint_format,
             pipeline_stages.stage_of(),
             vllm_config.parallel_config.decode_context_parallel_size,
+            prefill_checkpoints.alignment(vllm_config, kv_cache_spec, checkpoint_format),
         )
 
     def get_kv_cache_config_from_groups(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -36,13 +37,15 @@ class SlabGroupSpec(KVCacheGroupSpec):
     context parallelism shares out a block's tokens. ``layers_by_stage`` are the names of the
     group's layers on each pipeline stage. ``layer_names`` are those of one stage where the group is
     a worker's, and those of all in the plan of the whole model. ``reported_spec`` is the one that
-    workers report.
+    workers report. ``prefill_checkpoint_alignment`` divides the tokens after which a forward can
+    leave a state, in all groups of an engine; ``None`` if chunks end at checkpoints.
     """
 
     reported_spec: KVCacheSpec | None = None
     checkpoint_format: StateFormat = "full"
     layers_by_stage: tuple[tuple[str, ...], ...] = ()
     dcp_world_size: int = 1
+    prefill_checkpoint_alignment: int | None = None
 
 
 def are_natural(groups: Sequence[KVCacheGroupSpec]) -> bool:
@@ -55,13 +58,14 @@ def make_groups(
     checkpoint_format: StateFormat = "full",
     stage_of: Mapping[str, int] | None = None,
     dcp_world_size: int = 1,
+    prefill_checkpoint_alignment: int | None = None,
 ) -> list[KVCacheGroupSpec]:
     """Group layers: attention layers of one spec together, state layers in as many as pay.
 
     ``stage_of`` names the pipeline stages of layers that are not on the first one.
 
-    Workers write no states from inside a forward: a state has one column, so there is no place for
-    them.
+    vLLM's own code leaves no states from inside a forward: it would look for their place in a
+    column, and a state has one.
     """
     groups: list[KVCacheGroupSpec] = []
     num_stages = 1 + max((stage_of or {}).values(), default=0)
@@ -83,6 +87,7 @@ def make_groups(
                 checkpoint_format=checkpoint_format,
                 layers_by_stage=tuple(map(tuple, held)),
                 dcp_world_size=dcp_world_size,
+                prefill_checkpoint_alignment=prefill_checkpoint_alignment,
             )
         )
     return groups
@@ -126,6 +131,7 @@ def make_config(
         # vLLM checks the interval against its own blocks.
         prefix_cache_retention_interval=None if interval is None else 0,
         checkpoint_interval=interval,
+        prefill_checkpoint_alignment=_alignment(groups),
         pools=layout.pools,
         kept_pools=layout.kept_pools,
         recipes=tuple(
@@ -134,6 +140,13 @@ def make_config(
         blocks_per_slab=layout.cuts + layout.kept_cuts,
         zeroes_single_blocks=zeroes_single_blocks(vllm_config),
     )
+
+
+def _alignment(groups: Sequence[KVCacheGroupSpec]) -> int | None:
+    """Return the common multiple of tokens after which all groups can leave a state."""
+    numbers = [it.prefill_checkpoint_alignment for it in groups if isinstance(it, SlabGroupSpec)]
+    known = [number for number in numbers if number is not None]
+    return lcm(*known) if len(known) == len(numbers) else None
 
 
 def _tensors(names: list[str], layout: Layout, number: int, num_slabs: int) -> list[KVCacheTensor]:

@@ -3,13 +3,22 @@
 from collections.abc import Callable
 from typing import Any
 
+from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.platforms.interface import Platform
 
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
-from hybrid_blocks.vllm.natural import logged_capacity, planning, platform, reserved, scheduling
+from hybrid_blocks.vllm.natural import (
+    logged_capacity,
+    planning,
+    platform,
+    prefill_checkpoints,
+    reserved,
+    scheduling,
+)
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
-from hybrid_blocks.vllm.scheduler.hooks import replace, when_made
-from hybrid_blocks.vllm.swap import back, swap
+from hybrid_blocks.vllm.scheduler.hooks import when_made
+from hybrid_blocks.vllm.swap import back, replace, swap
+from hybrid_blocks.vllm.worker import runner_hooks
 
 
 def install_planning() -> None:
@@ -17,6 +26,7 @@ def install_planning() -> None:
     swap(_functions())
     for name, replacement in _methods().items():
         setattr(Platform, name, classmethod(replacement))
+    MambaBase.get_kv_cache_spec = prefill_checkpoints.get_kv_cache_spec  # type: ignore[method-assign]
 
 
 def uninstall_planning() -> None:
@@ -24,6 +34,9 @@ def uninstall_planning() -> None:
     swap(back(_functions()))
     for name in _methods():
         setattr(Platform, name, _ORIGINALS[name])
+    original = prefill_checkpoints.vllm_get_kv_cache_spec
+    MambaBase.get_kv_cache_spec = original  # type: ignore[method-assign]
+    runner_hooks.uninstall()
 
 
 def _functions() -> tuple[tuple[Any, Any], ...]:

@@ -1,7 +1,7 @@
 """vLLM's layers as the geometry sees them, and what a checkpoint keeps of their states."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from vllm.config import VllmConfig
@@ -20,10 +20,13 @@ from hybrid_blocks.model.kind import GroupKind
 from hybrid_blocks.model.layer import StateFormat, StateTensor
 from hybrid_blocks.vllm.specs import kind_of, row_of
 
+RUNNING: Final[StateFormat] = "full"
+"""The format of running states, and of checkpoints unless the user asks for a smaller one."""
+
 
 def cached_layers(
     specs: Mapping[str, KVCacheSpec],
-    checkpoint_format: StateFormat = "full",
+    checkpoint_format: StateFormat = RUNNING,
     stage_of: Mapping[str, int] | None = None,
     dcp_world_size: int = 1,
 ) -> list[CachedLayer]:
@@ -41,7 +44,7 @@ def cached_layers(
 def layer_groups(
     groups: Iterable[KVCacheGroupSpec],
     layers_by_stage: Iterable[Sequence[Sequence[str]]],
-    checkpoint_format: StateFormat = "full",
+    checkpoint_format: StateFormat = RUNNING,
     dcp_world_size: int = 1,
 ) -> list[LayerGroup]:
     """Return the groups of the layout that vLLM's groups are, with the layers of all stages."""
@@ -70,7 +73,7 @@ def _cached(
     name: str, spec: KVCacheSpec, block_tokens: int, checkpoint_format: StateFormat, stage: int
 ) -> CachedLayer:
     state = spec if isinstance(spec, MambaSpec) else None
-    is_apart = checkpoint_format != "full"
+    is_apart = checkpoint_format != RUNNING
     return CachedLayer(
         name=name,
         identity=spec,

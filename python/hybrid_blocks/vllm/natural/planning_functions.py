@@ -9,7 +9,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheS
 
 from hybrid_blocks.vllm.manager.kv_cache_manager import note_refusal
 from hybrid_blocks.vllm.natural import groups as natural
-from hybrid_blocks.vllm.natural import pipeline_stages, refusal
+from hybrid_blocks.vllm.natural import pipeline_stages, prefill_checkpoints, refusal
 
 _utils: Any = kv_cache_utils
 vllm_get_kv_cache_groups: Callable[..., list[KVCacheGroupSpec]] = _utils.get_kv_cache_groups
@@ -39,6 +39,7 @@ def get_kv_cache_groups(
         checkpoint_format,
         pipeline_stages.stage_of(),
         vllm_config.parallel_config.decode_context_parallel_size,
+        prefill_checkpoints.alignment(vllm_config, kv_cache_spec, checkpoint_format),
     )
     _utils._annotate_eagle_groups(
         vllm_config,

@@ -1,4 +1,4 @@
-"""Changes of vLLM's schedulers that can be taken back: of their methods, and of each one made."""
+"""Hooks that see each of vLLM's schedulers once it is made."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,13 +8,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 _vllm_init = Scheduler.__init__
 
 _HOOKS: list[Callable[[Any], None]] = []
-
-
-def replace(owner: Any, name: str, replacement: Any) -> Callable[[], None]:
-    """Let an attribute be another from now on, and return what takes that back."""
-    before = getattr(owner, name)
-    setattr(owner, name, replacement)
-    return lambda: setattr(owner, name, before)
 
 
 def when_made(hook: Callable[[Any], None]) -> Callable[[], None]:

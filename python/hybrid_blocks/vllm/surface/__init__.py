@@ -48,6 +48,11 @@ def recorder_differences(version: str) -> list[str]:
     return _part_differences("recorder", version)
 
 
+def forward_differences(version: str) -> list[str]:
+    """Return how the installed vLLM differs in what prefill checkpoints hook and read."""
+    return _part_differences("forward", version)
+
+
 def _part_differences(part: str, version: str) -> list[str]:
     recorded = Surface(support.nearest(version)).recorded[part]
     gone = [

@@ -7,7 +7,8 @@ from vllm.logger import init_logger
 from vllm.v1.worker import utils
 
 from hybrid_blocks.vllm.swap import back, swap
-from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy, convert, copy, split
+from hybrid_blocks.vllm.worker import prefill_checkpoint
+from hybrid_blocks.vllm.worker.kernel_copies import convert, copy, split
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -20,16 +21,19 @@ def copy_kv_cache_blocks_inplace(
     """Copy blocks in all layers, every source as it was before the call.
 
     vLLM's own function does it where the kernels cannot, and the log says why. Copies to another
-    format and back are no copies of blocks: no other copy of the call touches their bytes.
+    format and back are no copies of blocks: no other copy of the call touches their bytes. Prefill
+    checkpoints wait for the forward.
     """
     caches = list(kv_caches)
     if not kv_cache_block_copies or not caches:
         return
-    if any(isinstance(copy, ConvertingCopy) for copy in kv_cache_block_copies):
-        kv_cache_block_copies, converting = split(kv_cache_block_copies)
+    kv_cache_block_copies, converting, checkpoints = split(kv_cache_block_copies)
+    if converting:
         convert(caches, converting)
-        if not kv_cache_block_copies:
-            return
+    if checkpoints:
+        prefill_checkpoint.register(caches, checkpoints)
+    if not kv_cache_block_copies:
+        return
     if why := copy(caches, num_blocks, kv_cache_block_copies):
         logger.warning_once("hybrid_blocks: vLLM's own function copies cache blocks: %s", why)
         vllm_copy_kv_cache_blocks_inplace(caches, num_blocks, kv_cache_block_copies)

@@ -22,6 +22,7 @@ from hybrid_blocks.kernels import (
     convert_states,
     copy_blocks,
 )
+from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 
 # The other modules import this logger from vLLM.
 logger = logging.getLogger("vllm.hybrid_blocks")
@@ -140,15 +141,46 @@ def views(caches: Sequence[torch.Tensor], num_blocks: int) -> Iterator[torch.Ten
             )
         storage = tensor.untyped_storage()
         block_bytes = tensor.stride(0) * tensor.element_size() * kernel_blocks
-        # A view of the runner's tensor would keep it alive, and with it its description.
         if storage.nbytes() != num_blocks * block_bytes:
-            own = tensor.unflatten(0, (num_blocks, kernel_blocks))
-            view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            yield view.set_(storage, own.storage_offset(), own.shape, own.stride())
+            yield _view(tensor, tensor.unflatten(0, (num_blocks, kernel_blocks)))
         elif storage.data_ptr() not in whole:
             whole.add(storage.data_ptr())
             view = torch.empty(0, dtype=torch.uint8, device=tensor.device)
             yield view.set_(storage, 0, (num_blocks, block_bytes), (block_bytes, 1))
+
+
+# --- a layer's states -------------------------------------------------------
+
+
+def copy_layer(caches: Sequence[torch.Tensor], src: Any, dst: Any) -> None:
+    """Copy a layer's states from slots ``src`` to slots ``dst``, in one launch where kernels run.
+
+    ``caches`` are the layer's tensors; ``src`` and ``dst`` are int32 arrays.
+    """
+    found = _once(caches, "layer", lambda: _describe_layer(caches))
+    if reason := found.run(lambda: copy_blocks(found.group, src, dst)):
+        _warn(reason)
+        for tensor in caches:
+            for source, target in zip(src.tolist(), dst.tolist(), strict=True):
+                tensor[target].copy_(tensor[source])
+
+
+def _describe_layer(caches: Sequence[torch.Tensor]) -> tuple[BlockTensors | None, str]:
+    try:
+        with torch.inference_mode(mode=False):
+            return BlockTensors([_view(tensor, tensor) for tensor in caches]), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _view(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the shape of ``like`` over the bytes of ``tensor``.
+
+    A view of the runner's tensor would keep it alive, and with it its description.
+    """
+    view = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    storage = tensor.untyped_storage()
+    return view.set_(storage, like.storage_offset(), like.shape, like.stride())
 
 
 # --- between formats --------------------------------------------------------
@@ -175,13 +207,15 @@ class ConvertingCopy(NamedTuple):
     recipe: Recipe
 
 
-def split(copies: Iterable[Any]) -> tuple[list[Any], list[ConvertingCopy]]:
-    """Return the copies of whole blocks, and those that convert."""
+def split(
+    copies: Iterable[Any],
+) -> tuple[list[Any], list[ConvertingCopy], list[PrefillCheckpoint]]:
+    """Return the copies of whole blocks, those that convert, and what the forward leaves."""
+    kinds: dict[type, list[Any]] = {ConvertingCopy: [], PrefillCheckpoint: []}
     plain: list[Any] = []
-    converting: list[ConvertingCopy] = []
     for copy in copies:
-        (converting if isinstance(copy, ConvertingCopy) else plain).append(copy)
-    return plain, converting
+        kinds.get(type(copy), plain).append(copy)
+    return plain, kinds[ConvertingCopy], kinds[PrefillCheckpoint]
 
 
 def convert(caches: Sequence[torch.Tensor], copies: Iterable[ConvertingCopy]) -> None:
@@ -230,5 +264,5 @@ def _arena(tensor: torch.Tensor) -> torch.Tensor:
 
 @cache
 def _warn(reason: str) -> None:
-    """Log once why no kernel converts."""
-    logger.warning("hybrid_blocks: torch converts states: %s", reason)
+    """Log once why no kernel moves states."""
+    logger.warning("hybrid_blocks: torch moves states: %s", reason)

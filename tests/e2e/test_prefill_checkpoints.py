@@ -1,0 +1,78 @@
+"""A forward leaves the states that chunks leave which end where the checkpoints are."""
+
+from functools import cache
+from typing import Any
+
+import models
+import pytest
+from prefill_checkpoints import Run, run
+
+pytestmark = pytest.mark.full
+
+PLACES = [65, 130, 195]
+KINDS = {"granitemoehybrid": 1e-5, "qwen3_next": 0.0}
+"""Models, and how far a number may be off where a step has several prompts.
+
+A product of matrices rounds by the size of its batch: 3e-7 was seen in float32.
+"""
+
+DRAFTS: dict[str, Any] = {
+    "speculative_config": {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 1,
+    },
+}
+
+
+def engine(*, inside: bool = True, alone: bool = True, **options: Any) -> dict[str, Any]:
+    return {"places": PLACES, "inside": inside, "alone": alone, "options": options}
+
+
+@cache
+def runs(kind: str) -> tuple[list[Run], str]:
+    engines = [
+        # Without a prefix cache no rule but the budget ends chunks.
+        engine(inside=False, max_num_batched_tokens=65, enable_prefix_caching=False),
+        engine(),
+        engine(async_scheduling=False),
+        engine(alone=False),
+        engine(max_num_batched_tokens=96, alone=False),
+    ]
+    return run(models.build(kind), engines)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_forward_leaves_the_bytes_of_chunks(kind: str) -> None:
+    (chunks, inside, in_step, *_), log = runs(kind)
+    assert chunks.num_chunks == 4 * 3
+    for one in (inside, in_step):
+        assert one.num_chunks == 3
+        assert one.num_states == one.num_equal == chunks.num_states > 0
+        assert one.tokens == chunks.tokens
+    assert "hybrid_blocks: forwards leave checkpoints of prompts after any token" in log
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_of_several_prompts_leave_the_same_but_for_rounding(kind: str) -> None:
+    (chunks, _, _, together, in_chunks), _ = runs(kind)
+    assert together.num_chunks == 3 < in_chunks.num_chunks < chunks.num_chunks
+    assert together.num_states == chunks.num_states
+    assert together.farthest <= KINDS[kind]
+    assert together.tokens == chunks.tokens
+    assert 0 < in_chunks.num_states <= chunks.num_states
+    assert in_chunks.farthest <= max(KINDS[kind], 0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_change_no_state_of_a_prompt(kind: str) -> None:
+    engines = [
+        engine(inside=False, max_num_batched_tokens=65, enable_prefix_caching=False, **DRAFTS),
+        engine(**DRAFTS),
+        engine(alone=False, max_num_batched_tokens=256, **DRAFTS),
+    ]
+    (chunks, inside, together), _ = run(models.build(kind), engines)
+    assert inside.num_states == inside.num_equal == chunks.num_states > 0
+    assert together.farthest <= KINDS[kind]
+    assert inside.tokens == chunks.tokens
