@@ -1,6 +1,7 @@
 //! [`AlignedBuffer`]: bytes whose address is a multiple of a page, as `O_DIRECT` needs them.
 
-/// Bytes that addresses, lengths and offsets of direct transfers are multiples of.
+/// Bytes that addresses, lengths and offsets of direct transfers are multiples of. The unit of the files'
+/// format, whatever pages the machine has.
 pub const PAGE: usize = 4096;
 
 /// Whether bytes can be transferred without a copy: address and length are multiples of a page.
