@@ -1,12 +1,10 @@
 """``python -m rig``: run vLLM's tests at a level and compare with vLLM alone."""
 
 import time
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import orjson
 import typer
 
 from rig import exemptions, hub_cache, record, source
@@ -15,19 +13,16 @@ from rig.session import Session
 from rig.suites import SUITES, targets
 from rig.verdict import Outcomes, Verdict, judge, to_repeat
 
+BUILD, RECORDS = Path("build/vllm"), Path("benches/record")
 QUICK = "quick"
 
 
-def main(  # noqa: PLR0917 - typer reads the options from the signature
+def main(
     levels: Annotated[str, typer.Option(help="levels to run, separated by commas")] = "pool",
     suites: Annotated[str, typer.Option(help="suites to run, by commas")] = ",".join(SUITES),
     workers: Annotated[int, typer.Option(help="processes")] = 2,
-    build: Annotated[Path, typer.Option(help="where things are unpacked")] = Path("build/vllm"),
-    report: Annotated[Path, typer.Option(help="JSON report")] = Path("build/vllm/report.json"),
-    records: Annotated[Path, typer.Option(help="folder of records")] = Path("benches/record"),
     quick: Annotated[bool, typer.Option(help="only the files nearest to the manager")] = False,
     asked: Annotated[bool, typer.Option(help="run alone only what does not pass")] = False,
-    option: Annotated[list[str] | None, typer.Option(help="passed on to pytest")] = None,
 ) -> None:
     """Run the suites at every level; exit with 1 if a test passes only without the plugin.
 
@@ -36,19 +31,12 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
     pass with it, and so does ``--asked`` about whole suites. Counts of whole suites go into a dated
     record.
     """
-    build = build.resolve()
+    build = BUILD.resolve()
     build.mkdir(parents=True, exist_ok=True)
     hub = build / "hub"
     hub_cache.write(hub)
-    session = Session(
-        tests=source.fetch(build),
-        hub=hub,
-        logs=build,
-        workers=workers,
-        options=tuple(option or ()),
-    )
+    session = Session(tests=source.fetch(build), hub=hub, logs=build, workers=workers)
     baseline = Baseline(session, build / f"without-{version('vllm')}")
-    results: dict[str, Any] = {}
     ok = True
     asked_suites = suites.split(",")
     # Imports take longer than most files' tests, so the quick form is one session.
@@ -60,11 +48,8 @@ def main(  # noqa: PLR0917 - typer reads the options from the signature
             is_asked = quick or asked
             verdict = _verdict(session, baseline, name, level, files, is_asked=is_asked)
             _print(level, name, verdict, time.monotonic() - start)
-            results.setdefault(level, {})[name] = asdict(verdict)
-            contents = {"vllm": version("vllm"), "levels": results}
-            report.write_bytes(orjson.dumps(contents, option=orjson.OPT_INDENT_2))
             if not quick:
-                record.write(records, name, level, verdict)
+                record.write(RECORDS, name, level, verdict)
             ok = ok and verdict.ok
     raise typer.Exit(0 if ok else 1)
 

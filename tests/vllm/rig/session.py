@@ -23,14 +23,13 @@ class Session:
     """Where and how vLLM's tests are run.
 
     ``tests`` is the folder that holds them, ``hub`` a hub cache, and ``logs`` a folder for pytest's
-    output. ``workers`` is the number of processes, and ``options`` are further arguments of pytest.
+    output. ``workers`` is the number of processes.
     """
 
     tests: Path
     hub: Path
     logs: Path
     workers: int
-    options: tuple[str, ...] = ()
 
     def run(
         self, name: str, level: str, targets: list[str], leave_out: Iterable[str] = ()
@@ -58,7 +57,7 @@ class Session:
             # The timeout above cannot reach a test that is stuck outside Python.
             *("-o", f"faulthandler_timeout={2 * TEST_TIMEOUT_S}"),
             *("-o", "faulthandler_exit_on_timeout=true"),
-            *(*self.options, f"@{files['targets']}"),
+            f"@{files['targets']}",
         ]
         path = [str(RIG), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | {
