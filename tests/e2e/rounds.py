@@ -83,8 +83,9 @@ def run(
 
     Raises ``RuntimeError`` with the end of the log if the process fails.
     """
-    task = {"model": str(model), "rounds": list(rounds), "options": options or {}}
-    task |= {"poison": poison, "vllms_copies": vllms_copies, "folder": str(kill_once_quiet or "")}
+    task: dict[str, Any] = {"model": str(model), "rounds": list(rounds)}
+    task |= {"options": options or {}, "folder": str(kill_once_quiet or "")}
+    task |= {"poison": poison, "vllms_copies": vllms_copies}
     environ = {**environment(level), "HYBRID_BLOCKS_CHECK": "1", **(variables or {})}
     ends_with = -signal.SIGKILL if kill_once_quiet else 0
     return Result(**answer_of(__file__, task, environ, ends_with=ends_with))
