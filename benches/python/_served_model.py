@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import gcd
 from typing import Any
+from unittest.mock import patch
 
 import _test_folders  # noqa: F401
+from hybrid_blocks.geometry.step_time import step_tokens
 from hybrid_blocks.model import Model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import install
-from hybrid_blocks.vllm.level import VARIABLE, Level
+from hybrid_blocks.vllm.level import CHECKPOINTS, VARIABLE, Level
 from natural.engine import Engine
 from natural.served import Served
 from plan_oracle import Oracle
@@ -51,7 +53,7 @@ class Case:
 @contextmanager
 def serving(side: Side, case: Case) -> Iterator[Served]:
     """Plan a model with vLLM's own functions, and make its scheduler."""
-    with _level(Level.NATURAL if side is Side.NATURAL else Level.OFF):
+    with _level(Level.NATURAL if side is Side.NATURAL else Level.OFF, case):
         config = _plan(side, case)
         sizes = [group.kv_cache_spec.block_size for group in config.kv_cache_groups]
         unit = case.match_unit if side is Side.STOCK and case.match_unit else gcd(*sizes)
@@ -88,17 +90,15 @@ def _check(side: Side, scheduler: Any) -> None:
 
 
 @contextmanager
-def _level(level: Level) -> Iterator[None]:
-    """Run at a level, and then as before."""
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = level
-    if level is not Level.OFF:
-        install.install(level)
-    try:
-        yield
-    finally:
+def _level(level: Level, case: Case) -> Iterator[None]:
+    """Run at a level, as an engine on the card of the case does, and then as before."""
+    price = f"learned/step_tokens={step_tokens(case.model, case.deployment)}"
+    ours = {VARIABLE: str(level), CHECKPOINTS: os.environ.get(CHECKPOINTS, price)}
+    with patch.dict(os.environ, ours):
         if level is not Level.OFF:
-            install.uninstall()
-        os.environ.pop(VARIABLE)
-        if before is not None:
-            os.environ[VARIABLE] = before
+            install.install(level)
+        try:
+            yield
+        finally:
+            if level is not Level.OFF:
+                install.uninstall()

@@ -5,7 +5,7 @@ import re
 
 import estimate_error
 import pytest
-from hybrid_blocks.geometry.card import CARDS
+from hybrid_blocks.geometry.card import CARDS, find
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan.memory import SOLD, parse_cards
 from typer.testing import CliRunner
@@ -134,3 +134,21 @@ def test_estimates_come_near_what_engines_logged() -> None:
     errors = estimate_error.errors()
     assert max(abs(share) for share in errors["in 16 bits"]) < 0.06
     assert sorted(abs(share) for share in errors["quantized"])[len(errors["quantized"]) // 2] < 0.15
+
+
+@pytest.mark.parametrize(
+    ("device", "gib", "card"),
+    [
+        ("NVIDIA H100 80GB HBM3", 79.1, "H100-80GB"),
+        ("NVIDIA H100 NVL", 93.0, "H100-94GB"),
+        ("NVIDIA A100-SXM4-40GB", 39.5, "A100-40GB"),
+        ("NVIDIA A100 80GB PCIe", 79.2, "A100-80GB"),
+        ("NVIDIA RTX 6000 Ada Generation", 47.4, "RTX-6000-Ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 95.0, "RTX-PRO-6000"),
+        ("NVIDIA GeForce RTX 4090", 23.5, "RTX-4090"),
+        ("NVIDIA L4", 22.0, "L4"),
+        ("NVIDIA A10G", 22.0, None),
+    ],
+)
+def test_a_drivers_name_finds_its_card(device: str, gib: float, card: str | None) -> None:
+    assert find(device, int(gib * 2**30)) == card

@@ -297,7 +297,8 @@ class CheckpointPolicy:
     It leaves one at the ``branch`` point, where earlier requests left attention blocks but no
     states. One copy follows its ``finish``, every ``follow_every`` generated tokens. It leaves
     periodic ones, ``every`` given number of tokens. There are at most ``max_per_request``, the one
-    at the finish not counted.
+    at the finish not counted. A checkpoint that ends a chunk has to save ``step_tokens``, the
+    prompt tokens that take as long as one more step; None where the engine does not know.
 
     ``format`` is ``full``, or ``bf16``, ``fp8`` or ``int8``: the engine then converts a state when
     it copies it to a checkpoint, and back. The groups name the pools of the smaller blocks.
@@ -323,6 +324,7 @@ class CheckpointPolicy:
         follow_every: int = ...,
         every: int | None = ...,
         max_per_request: int = ...,
+        step_tokens: int | None = ...,
         format: str = ...,  # noqa: A002
     ) -> CheckpointPolicy: ...
     @property

@@ -1,5 +1,6 @@
 """Cards that vLLM runs on, and their compute capability, by which it chooses its kernels."""
 
+import re
 from typing import Final, NamedTuple
 
 from hybrid_blocks.model import PlanError
@@ -62,3 +63,18 @@ def capability(card: str | None) -> tuple[int, int]:
     if card not in CARDS:
         raise PlanError(f"no card {card}; known are {', '.join((*CARDS, CPU))}")
     return CARDS[card].capability or (0, 0)
+
+
+def find(device_name: str, total_bytes: int) -> str | None:
+    """Return the card that a driver's name and the card's memory mean, None if it is not known."""
+    words = set(re.split(r"[\s\-]+", device_name.upper()))
+    named = [
+        name
+        for name in CARDS
+        if {word for word in name.upper().split("-") if not word.endswith("GB")} <= words
+    ]
+    return min(
+        named,
+        key=lambda name: (-name.count("-"), abs(CARDS[name].total_bytes - total_bytes)),
+        default=None,
+    )

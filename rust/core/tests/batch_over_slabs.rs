@@ -449,6 +449,23 @@ fn only_who_is_scheduled_lets_others_wait() {
 }
 
 #[test]
+fn a_request_waits_for_what_saves_more_than_a_step() {
+    let prompt: Vec<u8> = (0..48).collect();
+    for (step_tokens, waits) in [(None, true), (Some(45), true), (Some(46), false)] {
+        let policy = CheckpointPolicy {
+            step_tokens,
+            prompt_margins: Some([0].into()),
+            ..CheckpointPolicy::default()
+        };
+        let mut manager = small_with(60, 64, policy);
+        let [first, other] = ["first", "other"].map(|id| arrive(&mut manager, id, &prompt));
+        manager.start_step();
+        assert_eq!(schedule_chunk(&mut manager, first, None), 46);
+        assert_eq!(manager.hits_more_later(other.0, &other.1), waits, "{step_tokens:?}");
+    }
+}
+
+#[test]
 fn nobody_waits_for_who_has_more_to_compute() {
     let mut manager = small(60, 64);
     let prompt: Vec<u8> = (0..60).collect();

@@ -29,6 +29,8 @@ class NaturalKVCacheConfig(KVCacheConfig):
     """Whether the engine's workers zero new attention blocks one by one, not slabs."""
     checkpoint_interval: int | None = None
     """Tokens between states that are kept besides those that the rules place; ``None`` for none."""
+    step_tokens: int | None = None
+    """Prompt tokens that take as long as one more step; ``None`` where that is not known."""
 
     prefill_checkpoint_alignment: int | None = None
     """Tokens that divide the distance from a chunk's start to a state that workers keep inside it.

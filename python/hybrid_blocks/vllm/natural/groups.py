@@ -20,6 +20,7 @@ from hybrid_blocks.geometry.natural import plan_arena
 from hybrid_blocks.kernels import Place, Run, StateLayout
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.natural import step_price
 from hybrid_blocks.vllm.natural.layers import (
     cached_layers,
     heads_of,
@@ -132,6 +133,7 @@ def make_config(
         prefix_cache_retention_interval=None if interval is None else 0,
         checkpoint_interval=interval,
         prefill_checkpoint_alignment=_alignment(groups),
+        step_tokens=step_price.tokens_of(vllm_config),
         pools=layout.pools,
         kept_pools=layout.kept_pools,
         recipes=tuple(

@@ -10,6 +10,7 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock, KVCacheBlockCopy, get_grou
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 from vllm.v1.request import Request
 
+from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks import metrics as figures
 from hybrid_blocks._core.vllm import AllocatedBlocks, Blocks
 from hybrid_blocks.metrics import Sample
@@ -104,11 +105,21 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             groups=groups,
             # Copies of states, and the windows that are kept, are placed by our own rules.
             retention_interval=interval if places_checkpoints else None,
-            checkpoints=self._checkpoints if places_checkpoints else None,
+            checkpoints=self._placement() if places_checkpoints else None,
             prefill_checkpoint_alignment=self.kv_cache_config.prefill_checkpoint_alignment,
             zeroes_blocks=self.kv_cache_config.zeroes_single_blocks,
             enable_events=geometry.enable_events or bool(self._states),
         )
+
+    def _placement(self) -> str:
+        """Return the user's placement. If it names no price of a step, the engine's is added."""
+        tokens, named = (
+            self.kv_cache_config.step_tokens,
+            CheckpointPolicy(self._checkpoints).options,
+        )
+        if tokens is None or named["step_tokens"] is not None:
+            return self._checkpoints
+        return f"{self._checkpoints}/step_tokens={tokens}"
 
     def note_states(self, let_go: Callable[[], None]) -> Callable[[], list[_State]]:
         """Note from now on which states get a key. No request has come yet.

@@ -38,6 +38,9 @@ pub struct CheckpointPolicy {
     /// Most checkpoints a request leaves, the one at its end not counted. Periodic ones leave room
     /// for the others.
     pub max_per_request: u32,
+    /// Prompt tokens that take as long as one more step of few tokens. A checkpoint that ends a chunk has to save that
+    /// many, as its request has its first token a step later. `None` where the engine does not know.
+    pub step_tokens: Option<u32>,
     /// How they are stored. In another format than that of running states they lie in a pool of their own.
     pub format: CheckpointFormat,
 }
@@ -52,6 +55,7 @@ impl Default for CheckpointPolicy {
             follow_every: 64,
             every: None,
             max_per_request: 6,
+            step_tokens: None,
             format: CheckpointFormat::Full,
         }
     }
@@ -173,7 +177,7 @@ macro_rules! row {
 }
 
 /// The options by the names that users give them.
-const OPTIONS: [Row; 8] = [
+const OPTIONS: [Row; 9] = [
     row!("prompt_end", prompt_end, Flag),
     row!("prompt_margin", prompt_margins, Distances),
     row!("branch", branch, Flag),
@@ -181,6 +185,7 @@ const OPTIONS: [Row; 8] = [
     row!("follow_every", follow_every, Count),
     row!("every", every, Tokens),
     row!("max_per_request", max_per_request, Count),
+    row!("step_tokens", step_tokens, Tokens),
     row!("format", format, Format),
 ];
 

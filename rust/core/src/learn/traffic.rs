@@ -12,7 +12,7 @@ use crate::group::{Group, GroupKind};
 use crate::ids::{BlockId, PoolId};
 use crate::learn::places::{
     Author, Authors, Beginning, Lengths, PREFILL_CHECKPOINT_TOKENS, Placement, Pressure, Prompt,
-    PromptClass,
+    PromptClass, STEP_TOKENS,
 };
 use crate::pool::BlockStates;
 use crate::store::{EvictionOrder, Store};
@@ -33,6 +33,8 @@ pub(crate) struct Traffic {
     counted: Option<usize>,
     /// Tokens whose attention blocks take as many bytes as one checkpoint.
     state_tokens: f64,
+    /// Prompt tokens that take as long as one more step of few tokens.
+    step_tokens: f64,
     /// Tokens that divide the length of each hit.
     alignment: u32,
     /// Tokens of the longest window, where checkpoints are windows alone; else 0.
@@ -92,6 +94,7 @@ impl Traffic {
             history: CheckpointHistory::new(num_ids(counted)),
             counted,
             state_tokens,
+            step_tokens: STEP_TOKENS,
             alignment,
             num_dropped: dropped.max().unwrap_or(0),
             window: window.max().unwrap_or(0),
@@ -99,6 +102,15 @@ impl Traffic {
             slabs_cached: 0.0,
             savings: Savings::default(),
             survival: 1.0,
+        }
+    }
+
+    /// A step takes the time of `step_tokens` prompt tokens. A checkpoint costs one, but for a window: no chunk ends
+    /// there.
+    pub(crate) fn set_step_tokens(&mut self, step_tokens: u32) {
+        self.step_tokens = f64::from(step_tokens);
+        if self.window == 0 {
+            self.placement = self.placement.clone().with_place_tokens(self.step_tokens);
         }
     }
 
@@ -396,7 +408,7 @@ impl Traffic {
 
     /// Whether each of `num_running` requests is to have room for a checkpoint beside it, rather than more run.
     pub(crate) fn leaves_room(&self, num_running: usize) -> bool {
-        self.savings.is_worth_room(num_running as f64, self.state_tokens)
+        self.savings.is_worth_room(num_running as f64, self.state_tokens, self.step_tokens)
     }
 
     /// Returns the worth of each checkpoint of a request of `plan` at `lengths`, ascending, next to all other

@@ -65,7 +65,7 @@ fn given_margins_are_kept_where_the_prompt_is_long_enough() {
 }
 
 /// A policy, its text and its shortest text.
-const TEXTS: [(&str, &str); 11] = [
+const TEXTS: [(&str, &str); 12] = [
     ("learned", "learned"),
     ("none", "none"),
     ("geometric", "fixed:128+1024+8192"),
@@ -74,6 +74,7 @@ const TEXTS: [(&str, &str); 11] = [
     ("every:250/every=none/every=0", "learned"),
     ("learned/prompt_margin=0", "fixed:0"),
     ("learned/format=int8", "learned/format=int8"),
+    ("learned/step_tokens=266", "learned/step_tokens=266"),
     ("none/format=full", "none"),
     ("fixed:16/finish=false/max_per_request=2", "fixed:16/finish=false/max_per_request=2"),
     ("none/branch=true/finish=true", "learned/prompt_end=false"),

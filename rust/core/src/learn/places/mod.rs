@@ -46,15 +46,18 @@ pub struct Plan {
     pub branch: u32,
 }
 
-/// A step's fixed time in tokens: 4.83 ms by the replay's step times.
+/// A step's fixed time in tokens, where the engine names no number: 4.83 ms by the replay's step times.
 pub const STEP_TOKENS: f64 = 149.0;
 
-/// Tokens that a checkpoint has to save beyond the price of its bytes. The chunk that it ends costs
+/// Tokens that a checkpoint has to save there beyond the price of its bytes. The chunk that it ends costs
 /// a step its fixed time, and a batch of 16 shares all but a small part of that.
 const BOUNDARY_TOKENS: f64 = 16.0;
 
-/// The same for a checkpoint that ends no chunk: the forward pass stops inside to keep it.
+/// Tokens that a checkpoint costs which ends no chunk: the forward pass stops inside to keep it.
 pub const PREFILL_CHECKPOINT_TOKENS: f64 = 30.0;
+
+/// A prompt that is sent again finds as much as it can, if a checkpoint costs no more tokens than this.
+const SENT_AGAIN_TOKENS: f64 = 32.0;
 
 /// Share of an answer's tokens that a copy which follows it costs: one every 64 tokens reads and
 /// writes 300 MB for a state of 150 MB, at 4.8 TB/s the time of 2 tokens.
@@ -143,7 +146,10 @@ impl Placement {
         // While bytes are worth nothing, the same prompt sent again is served as far as it can be. Of many places, the
         // one that saves least makes room for that.
         let last = prompt.num_tokens.saturating_sub(1) / self.alignment * self.alignment;
-        let is_free = price <= 0.0 && last > start && !lengths.as_slice().contains(&last);
+        let is_free = price <= 0.0
+            && self.place_tokens <= SENT_AGAIN_TOKENS
+            && last > start
+            && !lengths.as_slice().contains(&last);
         if is_free && lengths.as_slice().len() == most && most > 1 {
             lengths = choose(most - 1);
         }

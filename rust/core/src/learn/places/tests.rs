@@ -66,6 +66,29 @@ fn while_memory_is_free_a_prompt_of_any_length_is_kept_up_to_its_last_whole_bloc
 }
 
 #[test]
+fn where_chunks_cost_a_step_a_place_has_to_save_one() {
+    let step = 266.0;
+    let placement = || Placement::new(STATE_TOKENS, 16).with_place_tokens(step);
+    let lengths = |placement: &Placement, num_tokens| {
+        placement.plan(prompt(num_tokens), 0.0, MAX_PLACES).lengths.as_slice().to_vec()
+    };
+    // Nothing was seen: a half of a prompt's tokens is saved at most.
+    assert_eq!(lengths(&placement(), 512), [0; 0]);
+    assert!(lengths(&placement(), 16_000).len() > 1);
+    for (saved, is_kept) in [(200, false), (300, true)] {
+        let mut placement = placement();
+        see(&mut placement, 2_000, Some(Departure::InPrompt(0)));
+        assert_eq!(
+            lengths(&placement, saved),
+            if is_kept { vec![saved / 16 * 16] } else { vec![] }
+        );
+    }
+    let mut placement = placement();
+    see(&mut placement, 300, None);
+    assert_eq!(lengths(&placement, 7_500), [0; 0], "prompts that share nothing leave nothing");
+}
+
+#[test]
 fn a_distance_is_learned_within_300_prompts_and_so_is_another_one() {
     let mut placement = Placement::new(STATE_TOKENS, 16);
     for distance in [700, 40, 3_000, 0] {

@@ -1,7 +1,5 @@
 //! [`Savings`]: what requests left behind lately, and what that is likely to save.
 
-use crate::learn::places::STEP_TOKENS;
-
 /// Content that one request left behind, or all lately. Counts are tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Savings {
@@ -91,12 +89,18 @@ impl Savings {
     }
 
     /// Whether requests save more time by a checkpoint that lasts than they lose by its room.
-    /// `num_running` run at once, and a checkpoint takes the bytes of `state_tokens` tokens.
+    /// `num_running` run at once, a checkpoint takes the bytes of `state_tokens` tokens, and a step the time of
+    /// `step_tokens`.
     ///
     /// With that room beside each, fewer run at once, and all take longer by as much. What a checkpoint saves
     /// counts against a prompt and the request's share of the steps that generate.
-    pub(super) fn is_worth_room(&self, num_running: f64, state_tokens: f64) -> bool {
-        let time = self.prompt + self.generated * STEP_TOKENS / num_running;
+    pub(super) fn is_worth_room(
+        &self,
+        num_running: f64,
+        state_tokens: f64,
+        step_tokens: f64,
+    ) -> bool {
+        let time = self.prompt + self.generated * step_tokens / num_running;
         let states = state_tokens * self.num_requests;
         self.saved_by_one.max(self.found) * (self.held + 2.0 * states) > time * states
     }
@@ -127,16 +131,17 @@ mod tests {
             num_requests: 1.0,
             ..Savings::default()
         };
-        assert!(!Savings::default().is_worth_room(8.0, 2_400.0), "nothing is known");
-        assert!(chat.is_worth_room(8.0, 2_400.0));
+        assert!(!Savings::default().is_worth_room(8.0, 2_400.0, 149.0), "nothing is known");
+        assert!(chat.is_worth_room(8.0, 2_400.0, 149.0));
         let mut many = Savings::default();
         (0..50).for_each(|_| many.add(chat));
-        assert!(many.is_worth_room(8.0, 2_400.0), "50 requests are as one");
-        assert!(!many.is_worth_room(8.0, 24_000.0));
-        assert!(!chat.is_worth_room(8.0, 24_000.0));
-        assert!(!Savings { saved_by_one: 100.0, ..chat }.is_worth_room(8.0, 2_400.0));
+        assert!(many.is_worth_room(8.0, 2_400.0, 149.0), "50 requests are as one");
+        assert!(!many.is_worth_room(8.0, 24_000.0, 149.0));
+        assert!(!chat.is_worth_room(8.0, 24_000.0, 149.0));
+        assert!(!Savings { saved_by_one: 100.0, ..chat }.is_worth_room(8.0, 2_400.0, 149.0));
         assert!(
-            !Savings { generated: 20_000.0, held: 28_000.0, ..chat }.is_worth_room(8.0, 24_000.0)
+            !Savings { generated: 20_000.0, held: 28_000.0, ..chat }
+                .is_worth_room(8.0, 24_000.0, 149.0)
         );
     }
 }

@@ -89,8 +89,8 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Whether a request that holds nothing should wait for a checkpoint of another one, whose prompt is computed in
-    /// this step. The request could hit that checkpoint, and would compute no less until then itself. Prompts that
-    /// arrive together and begin alike wait so. The request's digests must be up to date.
+    /// this step. The request could hit that checkpoint, would compute no less until then itself, and saves more time
+    /// than a step takes. Prompts that arrive together and begin alike wait so. The request's digests must be up to date.
     #[must_use]
     pub fn hits_more_later(&mut self, handle: u64, progress: &RequestProgress) -> bool {
         let Some(row) = self.row(handle) else { return false };
@@ -118,7 +118,10 @@ impl<S: Store> KvCacheManager<S> {
         }
         let hit = self.longest_hit(handle, progress.num_tokens.saturating_sub(1)).num_tokens;
         let mut alike = std::iter::once(first).chain(alike);
-        let found = alike.find(|&&(_, start, length)| start >= hit && length > hit);
+        // The request that waits has its first token a step later.
+        let step = self.config.checkpoints.and_then(|policy| policy.step_tokens).unwrap_or(0);
+        let found =
+            alike.find(|&&(_, start, length)| start >= hit && length > hit.saturating_add(step));
         let awaited = found.map(|&(other, ..)| other);
         self.engine.requests.rows[row].rest.awaited = awaited;
         awaited.is_some()

@@ -75,6 +75,9 @@ impl<S: Store> KvCacheManager<S> {
                 place_windows(&mut cache.groups, &config);
             }
             let mut new = Keeper::new(&cache, config.hit_alignment());
+            if let Some(step_tokens) = config.checkpoints.and_then(|policy| policy.step_tokens) {
+                new.traffic.set_step_tokens(step_tokens);
+            }
             if config.prefill_checkpoint_alignment.is_some() {
                 new.traffic.end_no_chunks();
             }
