@@ -9,7 +9,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use crate::count::count;
+use crate::arguments::count;
 use crate::error::{HybridBlocksError, invalid_argument};
 use crate::extra_keys::{ExtraKeys, ExtraKeysReader};
 use crate::tokens::token_ids;

@@ -2,17 +2,16 @@
 //! hashing.
 #![deny(unsafe_code)]
 
-mod count;
+mod arguments;
 mod error;
 mod extra_keys;
 mod guarded;
 mod hash;
-mod hint;
 mod list_ints;
 mod record;
 mod tokens;
 
-pub use count::count;
+pub use arguments::{count, optional_hint};
 pub use error::{
     BlockError, DuplicateRequestError, HybridBlocksError, IntegrityError, InvalidArgumentError,
     OutOfBlocksError, RequestTooLargeError, UnknownRequestError, core_error, integrity_error,
@@ -20,7 +19,6 @@ pub use error::{
 };
 pub use guarded::{Guarded, caught};
 pub use hash::{PyBlockHasher, PyHashChain};
-pub use hint::optional_hint;
 pub use list_ints::ListInts;
 pub use record::PyRecordLines;
 pub use tokens::{list_ids, token_ids};

@@ -1,5 +1,6 @@
 //! Handles and counts as Python gives them: one at a time, or as numpy arrays that are not copied.
 
+use hybrid_blocks::BlockManager;
 use numpy::{PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
@@ -88,6 +89,19 @@ pub(crate) fn size(obj: &Bound<'_, PyAny>) -> PyResult<u32> {
     obj.extract().map_err(|_| {
         invalid_argument(format_args!("expected an int from 0 to {}, not {obj}", u32::MAX))
     })
+}
+
+/// The number of a client.
+pub(crate) fn client(obj: &Bound<'_, PyAny>) -> PyResult<u16> {
+    let number = size(obj)?;
+    u16::try_from(number).ok().filter(|&number| number < BlockManager::MAX_CLIENTS).ok_or_else(
+        || {
+            invalid_argument(format_args!(
+                "client {number}: numbers lie below {}; let several clients share one",
+                BlockManager::MAX_CLIENTS
+            ))
+        },
+    )
 }
 
 /// A sequence of [`size`]s, or none.

@@ -5,10 +5,11 @@ use numpy::{PyArray1, PyArray2};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyList};
 
-use crate::batch::{Counts, Handle, Handles, TokenArray, optional_size, optional_sizes, size};
+use crate::batch::{
+    Counts, Handle, Handles, TokenArray, client, optional_size, optional_sizes, size,
+};
 use crate::checkpoint_policy::CheckpointPolicy;
 use crate::group_spec::GroupSpec;
-use crate::hint::client;
 use crate::reports::{
     copies_array, events_list, num_free_blocks, num_live_blocks, prefill_checkpoints_array,
     stats_dict,

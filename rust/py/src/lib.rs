@@ -8,7 +8,6 @@ mod build_info;
 mod checkpoint_policy;
 mod group_kind;
 mod group_spec;
-mod hint;
 #[cfg(feature = "offload")]
 mod offload;
 mod reports;

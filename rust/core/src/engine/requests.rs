@@ -212,24 +212,4 @@ mod tests {
         assert_eq!(requests.add("b"), Ok(0));
         assert!(requests.row(last).is_err());
     }
-
-    #[test]
-    fn a_request_id_is_in_use_until_its_request_is_freed() {
-        let mut requests = Requests::<NoRules>::new(0);
-        let handle = requests.add("a").unwrap();
-        assert_eq!(requests.add("a"), Err(Error::DuplicateRequest("a".to_owned())));
-        requests.remove(known_row(handle));
-        assert!(requests.add("a").is_ok());
-        assert_eq!((requests.len(), requests.taken().count()), (1, 1));
-    }
-
-    #[test]
-    fn a_batch_names_each_request_once() {
-        let mut requests = Requests::<NoRules>::new(0);
-        let (a, b) = (requests.add("a").unwrap(), requests.add("b").unwrap());
-        assert!(requests.check_batch(&[a, b]).is_ok());
-        assert!(requests.check_batch(&[b, a]).is_ok());
-        assert!(requests.check_batch(&[a, a]).is_err());
-        assert!(requests.check_batch(&[a, 9]).is_err());
-    }
 }

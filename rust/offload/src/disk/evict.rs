@@ -23,7 +23,11 @@ pub(super) struct Eviction {
 impl DiskTier {
     /// The file that goes first, if the bound leaves no room for a new segment.
     pub(super) fn take_leftover(&mut self) -> Option<Leftover> {
-        if self.is_paused() || !self.needs_eviction() { None } else { self.leftovers.take() }
+        if self.is_paused() || !self.needs_eviction() {
+            None
+        } else {
+            self.leftovers.waiting.pop_front()
+        }
     }
 
     /// Ends the removal of such a file. One that cannot be removed counts until the next start.
@@ -61,7 +65,7 @@ impl DiskTier {
 
     /// Whether anything can make room.
     pub(super) fn has_evictable(&self) -> bool {
-        !self.leftovers.is_empty() || self.oldest_sealed().is_some()
+        !self.leftovers.waiting.is_empty() || self.oldest_sealed().is_some()
     }
 
     fn oldest_sealed(&self) -> Option<u64> {

@@ -55,10 +55,6 @@ impl Folder {
         Ok(Self { root: root.to_owned(), path, lock })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// `.open` while it is written, `.seg` from the moment its footer is on the disk.
     pub(super) fn path_of(&self, name: Name) -> PathBuf {
         let ending = if name.is_sealed { "seg" } else { "open" };

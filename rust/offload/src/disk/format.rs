@@ -4,7 +4,7 @@
 use super::entry::{Entry, Seed, u32_at, u64_at};
 use crate::io::{AlignedBuffer, PAGE};
 
-const HEADER: [u8; 8] = *b"HBSEGM02";
+pub(super) const HEADER: [u8; 8] = *b"HBSEGM02";
 const BATCH: [u8; 8] = *b"HBBATC02";
 const FOOTER: [u8; 8] = *b"HBFOOT02";
 /// How headers began before the format's number rose.
@@ -54,15 +54,11 @@ impl Header {
         page
     }
 
-    /// The header of a page at `magic`, if the page is whole.
-    fn decode_as(page: &[u8], magic: [u8; 8]) -> Option<Self> {
+    /// The header of a page that begins with `magic`, if the page is whole.
+    pub(super) fn decode(page: &[u8], magic: [u8; 8]) -> Option<Self> {
         let header =
             Self { namespace: std::array::from_fn(|i| page[8 + i]), number: u64_at(page, 40) };
         is_closed(page, magic, header.seed()).then_some(header)
-    }
-
-    pub(super) fn decode(page: &[u8]) -> Option<Self> {
-        Self::decode_as(page, HEADER)
     }
 }
 
@@ -134,7 +130,7 @@ pub(super) struct Trailer {
 
 impl Trailer {
     pub(super) fn decode(page: &[u8]) -> Option<Self> {
-        Header::decode_as(page, FOOTER).map(|header| Self {
+        Header::decode(page, FOOTER).map(|header| Self {
             header,
             start: u64_at(page, 48),
             num_entries: u64_at(page, 56),

@@ -17,7 +17,7 @@ impl Disk {
     /// Returns whether there is a segment to write to, where one was wanted.
     pub(super) fn make_room(&self, wants_segment: bool) -> bool {
         let _guard = lock(&self.housekeeping);
-        if wants_segment && self.tier().has_current() {
+        if wants_segment && self.tier().current.is_some() {
             return true; // another thread has made one
         }
         for _ in 0..MOST_TRIES {

@@ -75,9 +75,9 @@ fn is_namespace(name: &str) -> bool {
 /// Files that go first, oldest first; the namespace's own before those of others.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
-    waiting: VecDeque<Leftover>,
+    pub(super) waiting: VecDeque<Leftover>,
     /// Bytes of all, also of those that could not be removed.
-    num_bytes: u64,
+    pub(super) num_bytes: u64,
 }
 
 impl Leftovers {
@@ -87,20 +87,6 @@ impl Leftovers {
         });
         let num_bytes = found.iter().map(|it| it.num_bytes).sum();
         Self { waiting: found.into(), num_bytes }
-    }
-
-    pub(super) fn num_bytes(&self) -> u64 {
-        self.num_bytes
-    }
-
-    /// Whether none is left to remove.
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// The next one to remove. It counts until [`Leftovers::end`].
-    pub(super) fn take(&mut self) -> Option<Leftover> {
-        self.waiting.pop_front()
     }
 
     /// Ends a removal. A file that could not be removed counts until the next start.

@@ -96,7 +96,7 @@ impl DiskTier {
         self.full_at = Some(self.num_bytes());
         let message = format!(
             "{what} in {} failed: {error}; its oldest segments make room for new ones",
-            self.folder.path().display()
+            self.folder.path.display()
         );
         self.warnings.warn(WarningKind::Write, message);
         true

@@ -139,7 +139,7 @@ impl DiskTier {
         let message = format!(
             "a chunk of {} bytes in {} could not be read: {error}; {what_follows}",
             entry.num_bytes,
-            self.folder.path().display()
+            self.folder.path.display()
         );
         self.warnings.warn(kind, message);
         if is_dropped {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::entry::Entry;
 use super::files::Name;
-use super::format::{Header, Trailer, is_old};
+use super::format::{HEADER, Header, Trailer, is_old};
 use super::jobs::padded;
 use super::leftovers::{Leftovers, leftover};
 use super::scan::Scan;
@@ -45,7 +45,7 @@ impl DiskTier {
     /// Reads the footers of all sealed segments. Segments without a good one are read through: their
     /// chunks that have their checksums are kept and get a footer.
     pub(super) fn recover(&mut self) -> Result<(), Error> {
-        let cannot_read = Error::io("cannot read folder", self.folder.path());
+        let cannot_read = Error::io("cannot read folder", &self.folder.path);
         let (names, others) = self.folder.list().map_err(cannot_read)?;
         for path in others {
             self.skip(&path, "it is no segment");
@@ -169,7 +169,7 @@ impl DiskTier {
         if is_old(&page) {
             return Ok(Found::Old);
         }
-        if Header::decode(&page) != Some(header) {
+        if Header::decode(&page, HEADER) != Some(header) {
             return Ok(Found::Foreign);
         }
         let (mut entries, mut end) = (Vec::new(), PAGE as u64);

@@ -86,7 +86,7 @@ impl DiskTier {
     pub fn num_bytes(&self) -> u64 {
         let made: u64 = self.segments.values().map(|segment| segment.num_bytes).sum();
         let making = self.making.map_or(0, |_| self.segment_bytes);
-        made + making + self.leftovers.num_bytes()
+        made + making + self.leftovers.num_bytes
     }
 
     /// Whether nothing is written for now because a write failed.
@@ -106,7 +106,7 @@ impl DiskTier {
         self.paused_until = Some(Instant::now() + self.config.retry_after);
         let message = format!(
             "{what} in {} failed: {error}; nothing is stored there for {} s, requests go on",
-            self.folder.path().display(),
+            self.folder.path.display(),
             self.config.retry_after.as_secs()
         );
         self.warnings.warn(WarningKind::Write, message);

@@ -85,11 +85,6 @@ impl DiskTier {
         self.segment_bytes.saturating_sub(end + batch_pages + entries + page)
     }
 
-    /// Whether there is a segment that new chunks go to.
-    pub(super) fn has_current(&self) -> bool {
-        self.current.is_some()
-    }
-
     /// Stops writing to the current segment. It is sealed once its jobs have ended.
     pub fn close_current(&mut self) {
         let segment = self.current.take().and_then(|number| self.segments.get_mut(&number));

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use hybrid_blocks::{BlockId, EvictionOrder, Key, PoolId, Store};
 
-use super::eviction::Eviction;
 use super::tier::HostTier;
 use super::unit::{Path, Slots, UnitId};
 
@@ -156,10 +155,10 @@ impl HostTier {
             self.demand[pool.index()] += u64::from(held.is_none());
             slots.push((pool, held.unwrap_or(BlockId::NULL)));
         }
-        let mut eviction = Eviction::default();
+        let mut changes = Vec::new();
         while self.store.reserve(&self.demand, &mut self.reservation).is_err() {
-            if !self.evict_more(&mut eviction) {
-                self.undo(eviction);
+            if !self.evict_more(&mut changes) {
+                self.undo(changes);
                 slots.retain(|(_, slot)| !slot.is_null());
                 self.release(&slots);
                 return None;

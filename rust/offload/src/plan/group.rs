@@ -1,6 +1,6 @@
-//! [`OffloadGroup`]: a group as a look-up sees it.
+//! [`OffloadGroup`]: a group as a look-up sees it, and [`Stored`]: one that is stored, in chunks.
 
-use hybrid_blocks::{GroupKind, Role};
+use hybrid_blocks::{GroupId, GroupKind, Role};
 
 /// A group of layers whose blocks go down to other tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,23 +16,62 @@ pub struct OffloadGroup {
     pub use_eagle: bool,
 }
 
-impl OffloadGroup {
-    pub(crate) fn role(&self) -> Role {
-        match self.kind {
+/// A stored group, its chunks and what it must hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    pub(super) id: GroupId,
+    pub(super) group: OffloadGroup,
+    pub(super) role: Role,
+}
+
+impl Stored {
+    pub(super) fn new(id: GroupId, group: OffloadGroup) -> Self {
+        let role = match group.kind {
             // The next token looks at itself alone.
             GroupKind::SlidingWindow { window: 0..=1, .. } => Role::None,
             kind => kind.role(),
-        }
+        };
+        Self { id, group, role }
     }
 
-    /// The first token that a request reads when it resumes from `num_tokens`. A window keeps
-    /// chunks below itself for running requests; they are not needed here.
-    pub(crate) fn first_needed(&self, num_tokens: u32) -> u32 {
-        match self.kind {
-            GroupKind::SlidingWindow { window, .. } => {
-                GroupKind::sliding_window(window).num_skipped_tokens(num_tokens)
-            }
-            kind => kind.num_skipped_tokens(num_tokens),
+    /// Tokens a chunk.
+    pub(super) fn chunk(&self) -> u32 {
+        self.group.chunk_tokens
+    }
+
+    /// Tokens after a length whose chunk must be there too.
+    pub(super) fn margin(&self) -> u32 {
+        if self.group.use_eagle && self.role != Role::State { self.chunk() } else { 0 }
+    }
+
+    /// The first chunk that a request reads when it resumes from `num_tokens`. A window keeps chunks below itself for
+    /// running requests, which are not needed here.
+    pub(super) fn first_needed(&self, num_tokens: u32) -> u32 {
+        let kind = match self.group.kind {
+            GroupKind::SlidingWindow { window, .. } => GroupKind::sliding_window(window),
+            kind => kind,
+        };
+        kind.num_skipped_tokens(num_tokens) / self.chunk()
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.id.index()
+    }
+
+    /// Whole chunks of a length.
+    pub(super) fn chunks_in(&self, length: u32) -> u32 {
+        length / self.chunk()
+    }
+
+    pub(super) fn chunk_bytes(&self) -> u64 {
+        self.group.chunk_bytes
+    }
+
+    /// The first chunk to load for a length, where the device holds `num_computed` tokens.
+    pub(super) fn first_wanted(&self, num_computed: u32, length: u32) -> u32 {
+        match self.role {
+            Role::State => self.chunks_in(length).saturating_sub(1),
+            _ => self.first_needed(length).max(self.chunks_in(num_computed)),
         }
     }
 }

@@ -6,7 +6,6 @@ mod outcome;
 mod planner;
 mod search;
 mod soonest;
-mod stored;
 mod tier;
 
 pub use cost::{Costs, ReadCost};

@@ -2,8 +2,7 @@
 
 use hybrid_blocks::{GroupId, Role};
 
-use super::group::{OffloadGroup, lcm};
-use super::stored::Stored;
+use super::group::{OffloadGroup, Stored, lcm};
 use crate::error::Error;
 
 /// Answers which prefix of a prompt is to be restored, from which tiers, in one call.
@@ -25,7 +24,7 @@ impl Planner {
     /// [`Error::InvalidConfig`] if no group is stored, or a chunk is no multiple of the hash block.
     pub fn new(groups: &[OffloadGroup], hash_block_size: u32) -> Result<Self, Error> {
         let all = (0..).map(GroupId).zip(groups);
-        let all = all.map(|(id, &group)| Stored { id, group, role: group.role() });
+        let all = all.map(|(id, &group)| Stored::new(id, group));
         let is_stored = |it: &Stored| it.role != Role::None && it.chunk() > 0;
         let stored: Vec<_> = all.filter(is_stored).collect();
         let is_whole =

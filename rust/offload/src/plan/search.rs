@@ -5,9 +5,9 @@ use std::ops::Range;
 use hybrid_blocks::{BlockId, Digest, Key};
 
 use super::cost::Costs;
+use super::group::Stored;
 use super::outcome::{Load, Plan};
 use super::planner::Planner;
-use super::stored::Stored;
 use super::tier::{MAX_TIERS, Previous, Tier};
 
 impl Planner {

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::cost::{Bytes, Costs};
+use super::group::Stored;
 use super::outcome::{Load, Plan};
 use super::search::Search;
-use super::stored::Stored;
 use super::tier::MAX_TIERS;
 
 /// A length and when all up to the longest one will be there: less is better, then longer.

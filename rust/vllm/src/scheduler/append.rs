@@ -10,7 +10,7 @@ use crate::request::{Counts, RequestView, at_least_none, count};
 
 use super::batch::DecodeBatch;
 use super::row::{Hasher, Row};
-use super::stop::{self, Stop, StopRule};
+use super::stop::StopRule;
 
 /// Appends tokens up to the first that ends the request, and takes those after it off `list`.
 /// Returns whether one does; `tokens` are the numbers in the list.
@@ -59,13 +59,16 @@ fn ends<'py>(
     };
     let is_full = count(row.tokens.bind(py)) >= batch.rules.max_model_len
         || count(row.output_tokens.bind(py)) >= row.max_tokens;
-    let Some(stop) = stop::reason(end_of_text, others, token, is_full) else { return Ok(false) };
-    let status = match stop {
-        Stop::EndOfText | Stop::Token => &batch.states.stopped,
-        Stop::Length => &batch.states.length_capped,
+    let (ends_text, is_stop) = (end_of_text == Some(token), others.contains(&token));
+    let status = if ends_text || is_stop {
+        &batch.states.stopped
+    } else if is_full {
+        &batch.states.length_capped
+    } else {
+        return Ok(false);
     };
     request.object.setattr(intern!(py, "status"), status)?;
-    if matches!(stop, Stop::Token) {
+    if is_stop && !ends_text {
         request.object.setattr(intern!(py, "stop_reason"), id)?;
     }
     Ok(true)

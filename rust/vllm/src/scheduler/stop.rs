@@ -4,15 +4,6 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-pub(super) enum Stop {
-    /// A token that ends the text.
-    EndOfText,
-    /// A token that the caller asked to stop at.
-    Token,
-    /// The request's limit, or the model's.
-    Length,
-}
-
 /// The rule that ends a request's output.
 pub(super) enum StopRule {
     /// These tokens, or its length.
@@ -40,21 +31,5 @@ impl StopRule {
             return Ok(Self::Asked);
         };
         Ok(Self::Tokens { end_of_text, others })
-    }
-}
-
-/// Why a request ends with `token`, its latest, if it does.
-pub(super) fn reason(
-    end_of_text: Option<i64>,
-    others: &[i64],
-    token: i64,
-    is_full: bool,
-) -> Option<Stop> {
-    if end_of_text == Some(token) {
-        Some(Stop::EndOfText)
-    } else if others.contains(&token) {
-        Some(Stop::Token)
-    } else {
-        is_full.then_some(Stop::Length)
     }
 }
