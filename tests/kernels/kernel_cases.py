@@ -103,12 +103,12 @@ class OddGroup:
 
 
 @st.composite
-def odd_groups(draw: st.DrawFn, max_blocks: int = 7) -> OddGroup:
+def odd_groups(draw: st.DrawFn) -> OddGroup:
     """Draw one to three tensors of differing dtype, shape, order of dimensions and padding.
 
     Half of the buffers are poisoned with bytes that are NaN in every floating format.
     """
-    num_blocks = draw(st.integers(1, max_blocks))
+    num_blocks = draw(st.integers(1, 7))
     buffers, views = [], []
     for index in range(draw(st.integers(1, 3))):
         dtype = draw(st.sampled_from(DTYPES))
@@ -132,7 +132,3 @@ def odd_groups(draw: st.DrawFn, max_blocks: int = 7) -> OddGroup:
         buffers.append(filled.to(DEVICE))
         views.append((index, dtype, shape, tuple(strides), start))
     return OddGroup(buffers, views)
-
-
-def id_lists(num_blocks: int, max_size: int = 9) -> st.SearchStrategy[list[int]]:
-    return st.lists(st.integers(0, num_blocks - 1), max_size=max_size)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hybrid_blocks.kernels import Backend, BlockTensors, copy_blocks
 from hybrid_blocks.kernels.launch_queue import queue_of
+from hybrid_blocks.kernels.moves import Order
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import (
@@ -17,7 +18,6 @@ from kernel_cases import (
     FAST,
     FEW,
     OddGroup,
-    id_lists,
     int32s,
     listed_on_device,
     odd_groups,
@@ -28,11 +28,12 @@ naive: Any = import_module("hybrid_blocks.kernels.copy_blocks.naive")
 
 
 @st.composite
-def copies(draw: st.DrawFn) -> tuple[OddGroup, list[int], list[int]]:
+def copies(draw: st.DrawFn) -> tuple[OddGroup, list[int], list[int], Order]:
     group = draw(odd_groups())
-    src = draw(id_lists(group.num_blocks))
-    dst = draw(st.lists(st.integers(0, group.num_blocks - 1), min_size=len(src), max_size=len(src)))
-    return group, src, dst
+    any_block = st.integers(0, group.num_blocks - 1)
+    order: Order = draw(st.sampled_from(("list", "gather_then_scatter")))
+    dst = draw(st.lists(any_block, max_size=9, unique=order != "list"))
+    return group, [draw(any_block) for _ in dst], dst, order
 
 
 def test_the_reference_gathers_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,43 +47,27 @@ def test_the_reference_gathers_no_more_than_it_may(monkeypatch: pytest.MonkeyPat
     assert 8 * step * words.element_size() <= 1024
 
 
-@pytest.mark.parametrize("most", [1, 100, 1 << 22])
-def test_naive_equals_torch_indexing_gathered_before_scattered(
-    most: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("max_sms", [None, 2])
+@pytest.mark.parametrize(
+    ("backend", "most"), [*(("naive", it) for it in (1, 100, 1 << 22)), *((it, 0) for it in FAST)]
+)
+def test_every_version_equals_torch_indexing(
+    backend: Backend, most: int, max_sms: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(naive.MAX_GATHERED, DEVICE.type, most)
 
     @FEW
-    @given(odd_groups(), st.data())
-    def check(group: OddGroup, data: st.DataObject) -> None:
-        dst = data.draw(st.lists(st.integers(0, group.num_blocks - 1), unique=True))
-        src = [data.draw(st.integers(0, group.num_blocks - 1)) for _ in dst]
+    @given(copies())
+    def check(case: tuple[OddGroup, list[int], list[int], Order]) -> None:
+        group, src, dst, order = case
         twin = group.twin()
         for tensor in twin.tensors:
-            tensor[dst] = tensor[src].clone()
-        copy_blocks(
-            group.blocks, int32s(*src), int32s(*dst), order="gather_then_scatter", backend="naive"
-        )
-        assert group.same_bytes(twin)
-
-    check()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("max_sms", [None, 2])
-def test_every_version_equals_torch_indexing_in_list_order(
-    backend: Backend, max_sms: int | None
-) -> None:
-    @FEW
-    @given(copies())
-    def check(case: tuple[OddGroup, list[int], list[int]]) -> None:
-        group, src, dst = case
-        twin = group.twin()
-        for source, target in zip(src, dst, strict=True):
-            for tensor in twin.tensors:
-                tensor[target] = tensor[source].clone()
+            before = tensor.clone()
+            for source, target in zip(src, dst, strict=True):
+                tensor[target] = (tensor if order == "list" else before)[source].clone()
+        options: Any = {"order": order, "max_sms": max_sms, "backend": backend}
         with running(backend):
-            copy_blocks(group.blocks, int32s(*src), int32s(*dst), backend=backend, max_sms=max_sms)
+            copy_blocks(group.blocks, int32s(*src), int32s(*dst), **options)
         assert group.same_bytes(twin)
 
     check()
