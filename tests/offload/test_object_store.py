@@ -16,6 +16,7 @@ from test_host_cache import (
     TOKENS,
     cache,
     chain,
+    chunks_of,
     key,
     look_up,
 )
@@ -38,10 +39,6 @@ def opened(url: str, **options: float) -> ObjectStore:
     store = ObjectStore(url, layouts=LAYOUTS, **options)  # type: ignore[arg-type]
     assert store.wait(MOST)
     return store
-
-
-def chunks_of(count: int, size: int = 4096) -> list[npt.NDArray[np.uint8]]:
-    return [np.full(size, at + 1, dtype=np.uint8) for at in range(count)]
 
 
 def stored(url: str, keys: list[bytes], chunks: list[npt.NDArray[np.uint8]]) -> int:

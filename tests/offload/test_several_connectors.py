@@ -143,16 +143,16 @@ def blocks(*numbers: int) -> Any:
     return SimpleNamespace(get_block_ids=lambda: (list(numbers),))
 
 
-def measure(connector: Any, clock: Clock, place: int, seconds: float, tokens: int = 640) -> None:
+def measure(connector: Any, clock: Clock, place: int, seconds: float) -> None:
     """Let a child's load of 640 tokens take so long."""
     others = {it: script.answer for it, script in Scripted.scripts.items()}
     for it, script in Scripted.scripts.items():
-        script.answer = (tokens, True) if it == place else (0, False)
+        script.answer = (640, True) if it == place else (0, False)
     name = f"measured {place} {clock.now}"
     asked = request(name)
     connector.on_new_request(asked)
-    assert connector.get_num_new_matched_tokens(asked, 0) == (tokens, True)
-    connector.update_state_after_alloc(asked, blocks(1), tokens)
+    assert connector.get_num_new_matched_tokens(asked, 0) == (640, True)
+    connector.update_state_after_alloc(asked, blocks(1), 640)
     clock.now += seconds
     connector.update_connector_output(KVConnectorOutput(finished_recving={name}))
     connector.request_finished_all_groups(asked, ([1],))
