@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from textwrap import fill
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -78,15 +77,11 @@ the plan.
   default reaches `manager`.
 - *scheduler* names the code that schedules decoding requests: this package in one call, or vLLM's.
 
-Of the 20 models named at the end, {whole} of {served} engines ({percent:.0f} %) reach level
-`manager` and the scheduler in one call. [Reasons](reference/reasons.md) explains each.
+Of {served} engines that vLLM makes, {whole} reach level `manager` and the scheduler in one call.
+[Reasons](reference/reasons.md) explains each.
 
 | features | models | level | scheduler | why not more |
 |---|---|---|---|---|
-"""
-
-_MODELS = """
-## The 20 models of the figure
 """
 
 _Outcome = tuple[str, str, str]
@@ -136,7 +131,7 @@ def _row(model: Model, feature: str, features: Features) -> Row:
         return Row(model.name, feature, None, str(error))
 
 
-def share(found: list[Row]) -> tuple[int, int]:
+def share(found: Sequence[Row]) -> tuple[int, int]:
     """Return how many of the engines that vLLM serves reach all, and how many there are."""
     served = [row for row in found if row.reach is not None]
     return sum(row.is_whole for row in served), len(served)
@@ -144,8 +139,7 @@ def share(found: list[Row]) -> tuple[int, int]:
 
 def document(found: Sequence[Row]) -> str:
     """Return the whole document for the rows of all built-in models."""
-    most_served = [row for row in found if row.model in MOST_SERVED]
-    whole, served = share(most_served)
+    whole, served = share(found)
     head = _HEAD.format(
         release=release_of(vllm.__version__),
         models=len({row.model for row in found}),
@@ -153,15 +147,13 @@ def document(found: Sequence[Row]) -> str:
         rows=len(found),
         whole=whole,
         served=served,
-        percent=100 * whole / served,
     )
     features: dict[str, list[str]] = {}
     for feature in FEATURES:
         for cells in _cells(feature, found):
             features.setdefault(cells, []).append(feature)
     lines = [f"| {'; '.join(alike)} | {cells} |" for cells, alike in features.items()]
-    named = fill(", ".join(MOST_SERVED) + ".", 100, break_on_hyphens=False)
-    return head + "\n".join(lines) + "\n" + _MODELS + named + "\n"
+    return head + "\n".join(lines) + "\n"
 
 
 def outcome(row: Row) -> _Outcome:
