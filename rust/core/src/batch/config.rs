@@ -46,7 +46,6 @@ impl Config {
     /// Groups that are cached, least recently used first to go, and what is usual for the rest: checkpoints where
     /// the default policy puts them, up to 8,192 tokens of a request in flight, no request too long that fits, no
     /// events.
-    #[must_use]
     pub fn new(groups: Vec<GroupSpec>, hash_block_size: u32) -> Self {
         Self {
             groups,

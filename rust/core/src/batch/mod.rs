@@ -96,31 +96,26 @@ impl BlockManager {
     }
 
     /// Returns the store of blocks.
-    #[must_use]
     pub fn store(&self) -> &BlockStore {
         self.core.store()
     }
 
     /// Returns the number of groups.
-    #[must_use]
     pub fn num_groups(&self) -> u32 {
         self.config.groups.len() as u32
     }
 
     /// Returns the number of known requests.
-    #[must_use]
     pub fn num_requests(&self) -> usize {
         self.core.num_requests()
     }
 
     /// Tokens of the longest request that is allowed, and fits when it is alone.
-    #[must_use]
     pub fn max_request_tokens(&self) -> u32 {
         self.max_request_tokens
     }
 
     /// Counters since the start.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         let served = self.core.stats();
         Stats {
@@ -133,7 +128,6 @@ impl BlockManager {
     }
 
     /// The handle of a request id.
-    #[must_use]
     pub fn find(&self, id: &str) -> Option<u64> {
         self.core.find(id)
     }

@@ -48,7 +48,6 @@ pub enum CacheEvent {
 
 impl CacheEvent {
     /// Returns the request that stored content.
-    #[must_use]
     pub fn handle(&self) -> Option<u64> {
         match *self {
             Self::Stored { handle, .. } | Self::StoredTail { handle, .. } => Some(handle),

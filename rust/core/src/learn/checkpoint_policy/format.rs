@@ -19,7 +19,6 @@ impl CheckpointFormat {
     pub const ALL: [Self; 4] = [Self::Full, Self::Bf16, Self::Fp8, Self::Int8];
 
     /// The name that users give.
-    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "full",

@@ -19,7 +19,6 @@ pub struct Author {
 impl Author {
     /// A prompt shares the author's tokens up to `reached`, and resumes from a state after `hit`. `num_before` others
     /// left it there.
-    #[must_use]
     pub fn left(self, reached: u32, hit: u32, alignment: u32, num_before: Option<u8>) -> Leaving {
         let end = self.num_tokens / alignment * alignment;
         // Who leaves an answer before the copy of its end has to go back to the prompt.
@@ -52,7 +51,6 @@ pub struct Authors {
 
 impl Authors {
     /// Records authors of `num_ids` blocks, all without one so far.
-    #[must_use]
     pub fn new(num_ids: u32) -> Self {
         Self { of: vec![Author::default(); num_ids as usize] }
     }
@@ -65,7 +63,6 @@ impl Authors {
     }
 
     /// Prompts that left a block's author after it, up to [`Again::MOST`].
-    #[must_use]
     pub fn num_left(&self, block: BlockId) -> u8 {
         self.of.get(block.index()).map_or(0, |author| author.num_left)
     }

@@ -15,7 +15,6 @@ pub struct Lengths {
 
 impl Lengths {
     /// Returns the lengths, ascending.
-    #[must_use]
     pub fn as_slice(&self) -> &[u32] {
         &self.of[..usize::from(self.len)]
     }

@@ -16,7 +16,6 @@ pub struct Outlook {
 
 impl Outlook {
     /// Tokens that prompts are likely to save which resume from `start` or after it.
-    #[must_use]
     pub fn saved(&self, start: usize) -> f64 {
         let base = start.checked_sub(1).map_or(0.0, |before| self.tokens[before]);
         let shares = self.reached[start..].windows(2).map(|pair| (pair[0] - pair[1]).max(0.0));
@@ -44,7 +43,6 @@ impl Outlook {
     /// Tokens that each is likely to save for the bytes of a whole one. The one that the others replace best counts what it saves
     /// beside all of them; the next one, what it saves beside the rest, and so on: who wants to do
     /// without some does without the least of them, in this order.
-    #[must_use]
     pub fn values(&self) -> Vec<f64> {
         let mut values = vec![0.0; self.tokens.len()];
         let mut left: Vec<usize> = (0..self.tokens.len()).collect();

@@ -33,7 +33,6 @@ pub struct Pressure {
 
 impl Pressure {
     /// Nothing was evicted from a memory that holds the attention of `capacity` tokens.
-    #[must_use]
     pub fn new(capacity: f64) -> Self {
         Self {
             capacity: capacity.max(1.0),
@@ -66,13 +65,11 @@ impl Pressure {
     }
 
     /// Tokens whose attention takes as much as is cached, on average over the last life.
-    #[must_use]
     pub fn cached_tokens(&self) -> f64 {
         self.capacity * self.cached
     }
 
     /// Lives so far.
-    #[must_use]
     pub fn now(&self) -> f64 {
         self.now
     }
@@ -83,7 +80,6 @@ impl Pressure {
     ///
     /// The largest hit is left out: one is no evidence, and a single late hit of a long prompt would make
     /// bytes dear for lives.
-    #[must_use]
     pub fn price(&self) -> f64 {
         let saved = (self.saved_late - self.largest_late) / LN_2;
         saved / (self.capacity * self.cached.max(LEAST_CACHED))

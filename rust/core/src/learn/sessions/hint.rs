@@ -22,7 +22,6 @@ impl Hint {
         [Self::None, Self::GoingOn, Self::Paused, Self::Done, Self::Compacted];
 
     /// The name used in Python.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",

@@ -94,13 +94,11 @@ impl<const N: usize> ShadowCaches<N> {
     }
 
     /// Tokens that a cache found, lately.
-    #[must_use]
     pub fn found(&self, cache: usize) -> f64 {
         self.of[cache].found
     }
 
     /// The cache that found most; the first one, unless it found less by a share `least_gain` of its own.
-    #[must_use]
     pub fn best(&self, least_gain: f64) -> usize {
         let mut best = (0, (1.0 + least_gain) * self.of[0].found);
         for (at, cache) in self.of.iter().enumerate() {

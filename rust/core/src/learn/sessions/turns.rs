@@ -75,7 +75,6 @@ impl Turns {
     }
 
     /// The chance that what a request of `class` leaves is gone on from, over the mean chance.
-    #[must_use]
     pub fn relative_chance(&self, class: WorthClass) -> f64 {
         self.worth.relative_chance(class)
     }

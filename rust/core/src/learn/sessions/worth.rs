@@ -23,13 +23,11 @@ pub struct WorthClass(u8);
 
 impl WorthClass {
     /// The request after `num_turns` earlier ones of its conversation; a client says `hint` of it.
-    #[must_use]
     pub fn new(num_turns: u8, hint: Hint) -> Self {
         Self(hint as u8 * NUM_TURNS as u8 + num_turns.min(NUM_TURNS as u8 - 1))
     }
 
     /// Earlier turns of the conversation.
-    #[must_use]
     pub fn num_turns(self) -> u8 {
         self.0 % NUM_TURNS as u8
     }

@@ -83,7 +83,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Whether some prompt that is computed in this step goes on to a checkpoint.
-    #[must_use]
     pub fn expects_checkpoints(&self) -> bool {
         !self.coming_checkpoints.is_empty()
     }

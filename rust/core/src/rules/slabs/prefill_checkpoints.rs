@@ -38,7 +38,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Whether the pass at hand keeps states from inside a request's chunk that were not taken yet.
-    #[must_use]
     pub fn keeps_inside(&self, handle: u64) -> bool {
         let mut pending = self.engine.cache.outbox.checkpoints.iter();
         pending.any(|it| it.checkpoint.handle == handle && !it.is_taken)

@@ -169,7 +169,6 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Whether a request alone holds blocks, and cannot grow with them. Where it waits, no step
     /// preempts it: the caller frees it, and admits it again.
-    #[must_use]
     pub fn is_stuck(&self, handle: u64) -> bool {
         self.row(handle).is_some_and(|row| self.engine.requests.rows[row].rest.is_stuck)
     }

@@ -77,7 +77,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Whether a client named a session or gave a hint so far.
-    #[must_use]
     pub fn has_sessions(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.is_hinted)
     }

@@ -32,7 +32,6 @@ pub struct GroupConfig {
 
 impl GroupConfig {
     /// A group of the first pool, with all that is optional switched off.
-    #[must_use]
     pub fn new(kind: GroupKind, block_size: u32) -> Self {
         Self {
             kind,
@@ -121,7 +120,6 @@ pub struct ManagerConfig {
 
 impl ManagerConfig {
     /// All rules of releases, with all that is optional switched off. Sizes are in tokens.
-    #[must_use]
     pub fn new(
         groups: Vec<GroupConfig>,
         lookup: Lookup,
@@ -160,13 +158,11 @@ impl ManagerConfig {
     }
 
     /// Whether prefixes are kept.
-    #[must_use]
     pub fn enable_caching(&self) -> bool {
         !matches!(self.lookup, Lookup::None)
     }
 
     /// Whether [`shared_prefix_boundary`](super::RequestProgress::shared_prefix_boundary) is heeded.
-    #[must_use]
     pub fn heeds_shared_prefix_boundary(&self) -> bool {
         self.retention_interval.is_some() || self.groups.iter().any(|it| it.kind.is_aligned())
     }

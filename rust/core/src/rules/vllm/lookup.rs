@@ -41,7 +41,6 @@ impl<S: Store> KvCacheManager<S> {
 
     /// The longest cached prefix of at most `limit` tokens of a request; none of a request that is not
     /// known. Takes nothing.
-    #[must_use]
     pub fn longest_hit(&self, handle: u64, limit: u32) -> ComputedBlocks {
         let finder = self.finder(self.digests(handle));
         match &self.config.lookup {
@@ -102,7 +101,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// The longest cached prefix of each group on its own, with its tokens.
-    #[must_use]
     pub fn hit_per_group(&self, digests: &[Digest], limit: u32) -> (GroupBlocks, Vec<u32>) {
         let finder = self.finder(digests);
         let mut blocks = vec![Vec::new(); self.config.groups.len()];

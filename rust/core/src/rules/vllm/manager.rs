@@ -101,7 +101,6 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Returns the store of blocks.
     #[inline]
-    #[must_use]
     pub fn store(&self) -> &S {
         &self.engine.cache.store
     }
@@ -125,13 +124,11 @@ impl<S: Store> KvCacheManager<S> {
 
     /// The handle of a request, if it is known.
     #[inline]
-    #[must_use]
     pub fn find(&self, id: &str) -> Option<u64> {
         self.engine.requests.find(id)
     }
 
     /// The id of a request, if it is known.
-    #[must_use]
     pub fn id(&self, handle: u64) -> Option<&str> {
         let row = self.row(handle)?;
         Some(&self.engine.requests.rows[row].id)
@@ -154,7 +151,6 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Returns how many leading tokens had their full attention at a request's last look-up. A
     /// state or a window may have ended the hit before.
-    #[must_use]
     pub fn attention_found(&self, handle: u64) -> Option<u32> {
         Some(self.engine.requests.rows[self.row(handle)?].rest.attention)
     }
@@ -165,7 +161,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// A request's digests, as brought up to date last; none for a request that is not known.
-    #[must_use]
     pub fn digests(&self, handle: u64) -> &[Digest] {
         self.row(handle).map_or(&[], |row| &self.engine.requests.rows[row].digests)
     }
@@ -180,7 +175,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Returns the counters since the start.
-    #[must_use]
     pub fn stats(&self) -> KvCacheStats {
         let removed = self.engine.cache.num_removed.iter().flatten().zip(&self.config.groups);
         let states = removed.filter(|(_, group)| group.kind.is_recurrent()).map(|(count, _)| count);
@@ -237,7 +231,6 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Whether [`KvCacheManager::allocate`] with nothing but new tokens would change nothing.
     #[inline]
-    #[must_use]
     pub fn is_noop(
         &self,
         handle: u64,
@@ -264,7 +257,6 @@ impl<S: Store> KvCacheManager<S> {
 
     /// Whether [`KvCacheManager::commit`] would change nothing.
     #[inline]
-    #[must_use]
     pub fn is_commit_noop(&self, handle: u64, num_computed: u32) -> bool {
         self.row(handle).is_some_and(|row| {
             let until = self.engine.requests.progress(row);
@@ -560,7 +552,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// A group's blocks of a request; none for a request that is not known.
-    #[must_use]
     pub fn blocks(&self, handle: u64, group: GroupId) -> &[BlockId] {
         self.engine.blocks(handle, group).unwrap_or(&[])
     }
@@ -570,13 +561,11 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Leading blocks of a group that were entered into the prefix cache, or need not be.
-    #[must_use]
     pub fn num_cached_blocks(&self, handle: u64, group: GroupId) -> Option<u32> {
         self.table(handle, group)?.num_cached()
     }
 
     /// Tokens and position of the checkpoint that a request's latest chunk writes in a group.
-    #[must_use]
     pub fn checkpoint(&self, handle: u64, group: GroupId) -> Option<(u32, u32)> {
         self.table(handle, group)?.moving().checkpoint
     }
@@ -589,7 +578,6 @@ impl<S: Store> KvCacheManager<S> {
     }
 
     /// Tokens of a request that every group has cached, at least.
-    #[must_use]
     pub fn num_cached_tokens(&self, handle: u64) -> u32 {
         let Some(row) = self.row(handle) else { return 0 };
         let cache = &self.engine.cache;
