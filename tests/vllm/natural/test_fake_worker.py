@@ -18,6 +18,7 @@ from hybrid_blocks.vllm import check
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.worker.kernel_copies import Recipe
+from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -57,6 +58,8 @@ class Mix:
     """How many of the drafts are right."""
     checkpoint_format: StateFormat = "full"
     """How level ``natural`` keeps checkpoints; others keep them as they are."""
+    prefill_checkpoint_alignment: int | None = None
+    """Multiple of tokens after which level ``natural`` keeps states from inside a forward."""
     dcp: int = 1
     """Ranks that each hold a part of every attention block."""
 
@@ -127,6 +130,7 @@ class Mix:
             _groups(specs, self.drafter),
             pools=tuple(kinds.index(size) for size in sizes),
             kept_pools=tuple(len(kinds) if apart else None for apart in are_apart),
+            prefill_checkpoint_alignment=self.prefill_checkpoint_alignment,
             recipes=tuple(recipe if apart else None for apart in are_apart),
             # Two checkpoints, where they have a pool of their own.
             blocks_per_slab=(*kinds, 2) if any(are_apart) else tuple(kinds),
@@ -182,6 +186,13 @@ MIXES = {
     "full-sliding-state-drafts-bf16": Mix(
         (full(16), sliding(16, 33), state(2)), 70, 2, checkpoint_format="bf16"
     ),
+    "full-state-inside": Mix((full(16), state()), 50, prefill_checkpoint_alignment=1),
+    "full-states-inside-drafts": Mix(
+        (full(16), state(3), state(3)), 80, num_drafts=3, prefill_checkpoint_alignment=1
+    ),
+    "full-sliding-state-inside-priorities": Mix(
+        (full(16), sliding(16, 33), state()), 50, is_priority=True, prefill_checkpoint_alignment=4
+    ),
     "full-on-2-ranks": Mix((full(16),), 30, dcp=2),
     "full-state-on-2-ranks": Mix((full(32), state(), state()), 50, dcp=2),
     "mla-state-on-4-ranks": Mix((mla(64), state(2)), 50, 2, dcp=4),
@@ -221,7 +232,9 @@ def started(
     one_kind = not mix.has_windows and mix.drafter is None
     zeroes_blocks = is_natural and not is_async and one_kind
     config = mix.config(level, zeroes_single_blocks=zeroes_blocks)
-    checkpoints = {CHECKPOINTS: f"learned/format={mix.checkpoint_format}"}
+    # Short prompts leave few states where they learn to; those inside chunks are to be many.
+    places = "learned" if mix.prefill_checkpoint_alignment is None else "learned/every=12"
+    checkpoints = {CHECKPOINTS: f"{places}/format={mix.checkpoint_format}"}
     with installed(level):
         with patch.dict(os.environ, checkpoints):
             engine: FakeEngine = make_engine(
@@ -265,6 +278,7 @@ CASES = [
     for is_one_call in (False, True)
     if (level != "natural" or mix != "state-alone")
     and (level == "natural" or MIXES[mix].checkpoint_format == "full")
+    and (level == "natural" or MIXES[mix].prefill_checkpoint_alignment is None)
     and (level == "natural" or not is_one_call)
 ]
 
@@ -299,7 +313,9 @@ def test_scheduling_in_one_call_decides_the_same(mix: str) -> None:
 
 @pytest.mark.parametrize("num_stages", [2, 4])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("mix", ["full-sliding", "full-state", "full-state-fine"])
+@pytest.mark.parametrize(
+    "mix", ["full-sliding", "full-state", "full-state-fine", "full-state-inside"]
+)
 def test_batches_of_several_pipeline_stages_are_under_way_at_once(
     mix: str, is_async: bool, num_stages: int
 ) -> None:
@@ -332,6 +348,17 @@ def test_lives_with_smaller_checkpoints_see_conversions_hits_and_preemptions() -
     assert engine.worker.num_conversions > 100
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("mix", [mix for mix in MIXES if "inside" in mix])
+def test_lives_with_states_kept_inside_chunks_see_hits_and_preemptions(
+    mix: str, is_async: bool
+) -> None:
+    engine = live(MIXES[mix], Level.NATURAL, 4, 400, is_async=is_async)
+    assert engine.num_cached_tokens > 0
+    assert engine.num_preemptions > 0
+    assert engine.worker.num_checkpoints > 20
+
+
 def forget_copies(output: SchedulerOutput) -> None:
     output.kv_cache_block_copies = None
 
@@ -359,6 +386,17 @@ def zero_too_much(output: SchedulerOutput) -> None:
     for new in output.scheduled_new_reqs:
         if new.num_computed_tokens and output.new_block_ids_to_zero:
             output.new_block_ids_to_zero.append(new.block_ids[0][0])
+
+
+def forget_checkpoints(output: SchedulerOutput) -> None:
+    copies = output.kv_cache_block_copies or []
+    output.kv_cache_block_copies = [it for it in copies if not isinstance(it, PrefillCheckpoint)]
+
+
+def test_a_state_that_the_worker_does_not_keep_is_noticed() -> None:
+    options: Any = {"is_async": False, "tamper": forget_checkpoints}
+    with pytest.raises(CorruptedError):
+        live(MIXES["full-state-inside"], Level.NATURAL, 3, 1_000, **options)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.tools.profile.engine import Groups
-from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from oracle.engines import full
 from vllm.config import VllmConfig
@@ -94,6 +94,18 @@ def test_every_request_reads_what_was_loaded(
     engine = live(mix, 5, 150, is_async_load=is_async_load, policy=policy, is_async=is_async)
     assert engine.scheduler.connector.num_loads > 20
     assert engine.num_finished > 10
+
+
+@pytest.mark.parametrize("is_async_load", [False, True], ids=["sync load", "async load"])
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_states_are_kept_inside_chunks_beside_loads(
+    is_async_load: bool, is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKPOINTS, "learned/every=12")
+    mix, options = MIXES["full-state-inside"], {"policy": "recompute", "is_async": is_async}
+    engine = live(mix, 5, 200, is_async_load=is_async_load, **options)
+    assert engine.scheduler.connector.num_loads > 20
+    assert engine.worker.num_checkpoints > 10
 
 
 @pytest.mark.full

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from vllm.config import VllmConfig
 from vllm.v1.kv_offload.base import get_offload_group_idx
 
@@ -115,6 +115,17 @@ STORES = pytest.mark.parametrize("attach", [fake_host.attach, LAZY], ids=["eager
 def test_every_request_reads_what_came_back(mix: str, is_async: bool, attach: Any) -> None:
     engine = live(MIXES[mix], 3, 200, is_async=is_async, attach=attach)
     assert engine.num_finished > 20
+    assert engine.worker.host.num_stored > 100
+    assert engine.worker.host.num_loaded > 20
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_states_that_were_kept_inside_chunks_come_back(
+    is_async: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CHECKPOINTS, "learned/every=12")
+    engine = live(MIXES["full-state-inside"], 3, 200, is_async=is_async)
+    assert engine.worker.num_checkpoints > 10
     assert engine.worker.host.num_stored > 100
     assert engine.worker.host.num_loaded > 20
 
