@@ -1,6 +1,8 @@
-"""Make requests of BurstGPT's CSV: arrivals and lengths alone, in the third part with sessions.
+"""Make requests of BurstGPT's CSV, which holds arrivals and lengths.
 
-python examples/convert/burstgpt.py < BurstGPT.csv > requests.jsonl
+    python examples/convert/burstgpt.py < BurstGPT.csv > requests.jsonl
+
+The third part has sessions too.
 """
 
 import csv
