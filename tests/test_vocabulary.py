@@ -11,12 +11,10 @@ from typer.testing import CliRunner
 ALIASES = (
     {"--tp", "--tensor-parallel-size"},
     {"--pp", "--pipeline-parallel-size"},
-    {"--dcp", "--decode-context-parallel-size"},
     {"--mamba-ssm-dtype", "--mamba-ssm-cache-dtype"},
     {"--retention", "--prefix-cache-retention-interval"},
     {"--requests", "--max-num-seqs"},
     {"--num-blocks", "--num-gpu-blocks-override"},
-    {"--lora", "--enable-lora"},
 )
 """A short name and vLLM's."""
 
@@ -41,7 +39,7 @@ def test_each_command_takes_vllms_name_where_it_has_a_short_one(command: str) ->
         assert short not in known or names <= known, names
 
 
-@pytest.mark.parametrize("command", ["plan", "replay", "profile", "view"])
+@pytest.mark.parametrize("command", ["plan", "replay", "profile"])
 def test_commands_about_an_engine_take_its_method_of_drafts(command: str) -> None:
     assert "--speculative" in options(command)
 
@@ -62,7 +60,6 @@ def test_drafts_are_planned_as_a_command_of_vllms_is(method: str, full: int) -> 
 REFUSED = {
     "plan": ("Phi-4", "--memory", "24GiB"),
     "replay": ("--model", "Phi-4", "--memory", "24GiB"),
-    "view": ("Phi-4",),
 }
 
 

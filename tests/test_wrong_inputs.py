@@ -238,7 +238,7 @@ BESIDE: dict[tuple[str, str], list[str]] = {
     ("plan", "layers"): ["--memory", "24GiB"],
     ("plan", "model"): ["--memory", "24GiB"],
     ("replay", "trace"): ["--num-blocks", "unbounded"],
-    ("view", "model"): ["--memory", "24GiB", "--speculative", "mtp:1"],
+    ("view", "model"): ["--memory", "24GiB"],
 }
 """Words of a right command beside some parameters, where those of `base` would refuse them."""
 

@@ -13,7 +13,6 @@ from bokeh.document import Document
 from bokeh.util.token import generate_session_id
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.view import server
 from hybrid_blocks.tools.view.controls import Controls
 from hybrid_blocks.tools.view.server import GuardedServer, make_server
 from scripts import SCRIPTS
@@ -223,24 +222,12 @@ def longest(picture: dict[str, Any]) -> list[float]:
     return [side["at"][-1]["running"] for side in picture["sides"]]
 
 
-def test_a_page_begins_with_the_options_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[Any] = []
-    monkeypatch.setattr(server, "serve", lambda *_, deployment: begun.append(deployment))
-    model = ("Qwen3-Next-80B-A3B", "--memory", "40GiB", "--speculative", "mtp:2")
-    options = (
-        *("--tensor-parallel-size", "16", "--kv-cache-dtype", "fp8"),
-        *("--max-num-seqs", "96", "--max-model-len", "32k"),
-    )
-    result = CliRunner().invoke(app, ["view", *model, *options])
-    assert result.exit_code == 0, result.output
-    (deployment,) = begun
-    document = Document()
-    Controls(load_model("Qwen3-Next-80B-A3B"), "40GiB", deployment).show(document)
-    report = planned(*model, *options)
-    fields = {"drafts": 2, "tp": "16", "format": "fp8", "most": "96", "longest": "32768"}
-    assert {name: value(document, name) for name in fields} == fields
+def test_a_page_begins_with_the_defaults_of_the_plan(page: Document) -> None:
+    fields = {"drafts": 0, "tp": "1", "format": "auto", "most": "256", "longest": ""}
+    assert {name: value(page, name) for name in fields} == fields
+    report = planned("Qwen3.5-27B", "--memory", "24GiB")
     wanted = [report[side]["lengths"][0]["running"] for side in ("vllm", "natural")]
-    assert longest(shown(document)) == wanted
+    assert longest(shown(page)) == wanted
 
 
 def value(page: Document, name: str) -> object:

@@ -4,8 +4,3 @@
 by Bokeh, and `page` writes one file that opens without a network. `server` shows the page of a plan
 with `controls` to its user alone.
 """
-
-from typing import Final
-
-MOST_DRAFTS: Final = 8
-"""Draft tokens at the end of the slider of `controls`."""

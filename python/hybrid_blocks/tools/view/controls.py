@@ -15,7 +15,6 @@ from hybrid_blocks.model.table import entries
 from hybrid_blocks.terminal import plain
 from hybrid_blocks.tools.plan.report import Plan, make_report
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
-from hybrid_blocks.tools.view import MOST_DRAFTS
 from hybrid_blocks.tools.view.page import safe, text
 from hybrid_blocks.tools.view.plan_page import PlanPage, encode
 from hybrid_blocks.tools.view.plan_picture import PlanPicture, make_plan_picture, name_text
@@ -28,6 +27,8 @@ START: Final = Deployment()
 RANKS: Final = ("1", "2", "4", "8")
 
 MOST_RUNNING: Final = ("64", "128", "256", "512", "1024")
+
+MOST_DRAFTS: Final = 8
 
 MOST_LETTERS: Final = 32
 """The width of a field of text."""
@@ -50,8 +51,8 @@ class Controls:
     The fields are what a browser sends: each value is checked, and none names a file.
     """
 
-    def __init__(self, model: Model, memory: str, deployment: Deployment = START) -> None:
-        self._picture = plan(model, memory, deployment)
+    def __init__(self, model: Model, memory: str) -> None:
+        self._picture = plan(model, memory, START)
         first = plain(name_text(model))
         self._models = {**dict.fromkeys(entries()), first: model}
         self._model = AutocompleteInput(
@@ -73,21 +74,20 @@ class Controls:
         )
         self._longest = TextInput(
             title="Longest request",
-            value=str(deployment.max_model_len or ""),
             max_length=MOST_LETTERS,
             placeholder="the model's",
             width=110,
             name="longest",
         )
-        self._tp = _select("Tensor parallel", "tp", RANKS, deployment.tp)
-        self._format = _select("KV format", "format", KV_FORMATS, deployment.kv_cache_dtype)
-        self._most = _select("max_num_seqs", "most", MOST_RUNNING, deployment.max_num_seqs)
+        self._tp = _select("Tensor parallel", "tp", RANKS, START.tp)
+        self._format = _select("KV format", "format", KV_FORMATS, START.kv_cache_dtype)
+        self._most = _select("max_num_seqs", "most", MOST_RUNNING, START.max_num_seqs)
         self._options = {
             field: list(field.options) for field in (self._tp, self._format, self._most)
         }
         self._drafts = Slider(
             title="Draft tokens",
-            value=deployment.num_speculative_tokens,
+            value=0,
             start=0,
             end=MOST_DRAFTS,
             step=1,
@@ -165,7 +165,6 @@ def _letters(field: TextInput) -> str:
 
 
 def _select(title: str, name: str, options: tuple[str, ...], start: object) -> Select:
-    """Return a field that begins with a value, which need not be one of its options."""
-    value = str(start)
-    choices: list[Any] = list(dict.fromkeys((*options, value)))
-    return Select(title=title, value=value, options=choices, width=110, name=name)
+    """Return a field that begins with one of its options."""
+    choices: list[Any] = list(options)
+    return Select(title=title, value=str(start), options=choices, width=110, name=name)

@@ -14,7 +14,6 @@ from tornado.httputil import HTTPServerRequest
 from tornado.ioloop import IOLoop
 from tornado.web import ErrorHandler, OutputTransform
 
-from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model
 from hybrid_blocks.tools.view.controls import START, Controls, plan
 from hybrid_blocks.tools.view.page import POLICY, frame
@@ -115,14 +114,7 @@ class _Sealed(OutputTransform):
         return status_code, headers, chunk
 
 
-def serve(
-    model: Model,
-    memory: str,
-    port: int,
-    on_ready: Callable[[str], None],
-    *,
-    deployment: Deployment = START,
-) -> None:
+def serve(model: Model, memory: str, port: int, on_ready: Callable[[str], None]) -> None:
     """Serve the page until a signal ends the process; ``on_ready`` gets the address.
 
     Raises:
@@ -130,20 +122,18 @@ def serve(
         OSError: the port is taken.
 
     """
-    plan(model, memory, deployment)
-    server = make_server(model, memory, port, deployment=deployment)
+    plan(model, memory, START)
+    server = make_server(model, memory, port)
     server.start()
     on_ready(server.address)
     server.io_loop.start()  # a signal ends the process as any other command
 
 
-def make_server(
-    model: Model, memory: str, port: int, *, deployment: Deployment = START
-) -> GuardedServer:
+def make_server(model: Model, memory: str, port: int) -> GuardedServer:
     """Return a server whose page begins with this plan; port 0 is a free one."""
 
     def open_page(policy: str, page: Document) -> None:
-        Controls(model, memory, deployment).show(page)
+        Controls(model, memory).show(page)
         frame(page, policy)
 
     return GuardedServer(open_page, port)
