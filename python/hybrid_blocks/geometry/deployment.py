@@ -67,15 +67,6 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         for option in ("max_model_len", "block_size", "in_flight_batches"):
             if getattr(self, option) is not None:
                 _positive(option, getattr(self, option))
-        if self.num_speculative_tokens < 0:
-            raise PlanError(
-                f"--num-speculative-tokens must not be negative: {self.num_speculative_tokens}"
-            )
-        if self.num_speculative_tokens > MAX_DRAFT_TOKENS:
-            raise PlanError(
-                f"--num-speculative-tokens {self.num_speculative_tokens}: vLLM verifies at most "
-                f"{MAX_DRAFT_TOKENS} draft tokens a step"
-            )
         if self.mamba_cache_mode not in ("none", "align"):
             raise PlanError(f"--mamba-cache-mode must be none or align: {self.mamba_cache_mode!r}")
         if self.kv_cache_dtype != "auto":

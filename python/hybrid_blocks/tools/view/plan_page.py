@@ -23,6 +23,7 @@ from bokeh.models.annotations import Span, Title
 from bokeh.models.widgets import Slider
 from bokeh.plotting import figure
 
+from hybrid_blocks.tools.plan.report.why_formulas import PARTS
 from hybrid_blocks.tools.view import page
 from hybrid_blocks.tools.view.page import (
     FLUID,
@@ -37,17 +38,6 @@ from hybrid_blocks.tools.view.page import (
     text,
 )
 from hybrid_blocks.tools.view.plan_picture import PlanPicture
-
-PARTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "live": "tokens that are still read, and states",
-        "rounding": "blocks that are not full, or reach out of a window",
-        "padding": "pages, strides and empty layers that make blocks equal",
-        "null": "the block or slab that is never handed out",
-        "unused": "room for less than one more request",
-        "tail": "behind the last whole block or slab",
-    }
-)
 
 HATCHED: Final[Mapping[str, str]] = MappingProxyType(
     {
