@@ -53,6 +53,7 @@ def engine_of(
     *,
     events: bool = False,
     interval: int | None = None,
+    alignment: int | None = None,
     has_priorities: bool = False,
     chunk: int = 0,
 ) -> HybridEngine:
@@ -68,7 +69,7 @@ def engine_of(
 
     config = Groups.HYBRID.natural_config(num_slabs, MAX_LEN)
     engine: HybridEngine = make_engine(
-        replace(config, checkpoint_interval=interval),
+        replace(config, checkpoint_interval=interval, prefill_checkpoint_alignment=alignment),
         Random(0),
         HybridEngine,
         num_requests=16,
@@ -319,6 +320,28 @@ def test_a_hit_is_reported_to_those_who_ask_for_all_of_it() -> None:
     assert attention.token_ids == prompt[: hit // 16 * 16]
     states = [e for e in stored if e.group_idx and e.token_ids == prompt[hit - 16 : hit]]
     assert [e.group_idx for e in states] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("alignment", [None, 1])
+def test_each_state_is_told_with_the_request_that_leaves_it(alignment: int | None) -> None:
+    engine = engine_of(200, events=True, interval=64, alignment=alignment)
+    manager: Any = engine.manager
+    take, events = manager.take_events, list[Any]()
+    manager.take_events = lambda: events.extend(taken := take()) or taken
+    prompts = [list(range(start, start + 200)) for start in (0, 300, 600)]
+    # The second request ends with the step that keeps its states.
+    for prompt, num_output_tokens in zip(prompts, (5, 1, 2), strict=True):
+        engine.add(prompt, num_output_tokens)
+    engine.finish()
+    manager.take_events()
+    stored = [event for event in events if isinstance(event, BlockStored)]
+    told = [(event.group_idx, event.token_ids) for event in stored if event.group_idx]
+    ends = [(prompt, length) for prompt in prompts for length in (64, 128, 192)]
+    for prompt, length in ends:
+        for group in (1, 2, 3):
+            assert (group, prompt[length - 16 : length]) in told
+    assert all(any(tokens[-1] in prompt for prompt in prompts) for _, tokens in told)
+    assert (engine.worker.num_checkpoints > 0) == (alignment is not None)
 
 
 def test_a_state_is_kept_at_each_interval_that_the_user_asks_for() -> None:
