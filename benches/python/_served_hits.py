@@ -58,11 +58,11 @@ def _trace(load_name: str, data: Path) -> Trace:
 
 def _of_load(load_name: str, name: str, trace: Trace) -> Cases:
     load, model = LOADS[load_name], load_model(name)
-    longest = int(trace.total_tokens.max()) + 1
+    deployed = deployment(int(trace.total_tokens.max()) + 1)
     for gib in load.gib:
         for side in Side:
             for retention in RETENTIONS if side is Side.STOCK else RETENTIONS[:1]:
-                case = Case(model, gib * GIB, deployment(longest), load.at_once, retention)
+                case = Case(model, gib * GIB, deployed, load.at_once, retention, inside=True)
                 about = {"load": load_name, "model": name, "gib": gib, "side": side}
                 about |= {"retention": retention, "requests": len(trace)}
                 yield about, partial(measure, side, case, trace)

@@ -19,6 +19,7 @@ from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import CHECKPOINTS, VARIABLE, Level
+from hybrid_blocks.vllm.natural import prefill_checkpoints
 from natural.engine import Engine
 from natural.served import Served
 from plan_oracle import Oracle
@@ -39,7 +40,8 @@ class Case:
     """A model in ``memory_bytes`` that runs at most ``num_requests`` requests.
 
     ``retention`` is vLLM's ``--prefix-cache-retention-interval`` and ``match_unit`` its
-    ``--prefix-match-unit``, both of the stock side alone.
+    ``--prefix-match-unit``, both of the stock side alone. At level ``natural`` states are left
+    ``inside`` chunks of prompts, as by workers on a card, or chunks end there.
     """
 
     model: Model
@@ -48,6 +50,7 @@ class Case:
     num_requests: int
     retention: int | None = 0
     match_unit: int | None = None
+    inside: bool = False
 
 
 @contextmanager
@@ -73,7 +76,9 @@ def serving(side: Side, case: Case) -> Iterator[Served]:
 
 def _plan(side: Side, case: Case) -> KVCacheConfig:
     if side is Side.NATURAL:
-        return Engine(case.model, case.deployment, case.memory_bytes).scheduler_config()
+        alignment = prefill_checkpoints.ANY_POSITION if case.inside else None
+        with patch.object(prefill_checkpoints, "alignment", lambda *_: alignment):
+            return Engine(case.model, case.deployment, case.memory_bytes).scheduler_config()
     oracle = Oracle(case.model, case.deployment, case.memory_bytes, case.match_unit)
     config: KVCacheConfig = generate_scheduler_kv_cache_config(oracle.configs)
     return replace(config, prefix_cache_retention_interval=case.retention)

@@ -1,6 +1,7 @@
 """Tokens of a short prompt that a look-up finds when it returns, for each length."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from _record import Row
@@ -10,6 +11,8 @@ from hybrid_blocks.model import load_model
 
 SHORT = range(12, 501)
 """Prompts that return, in tokens."""
+FINEST = 16
+"""vLLM's finest ``--prefix-match-unit`` for these models."""
 
 
 def cases(chosen: Chosen) -> Cases:
@@ -19,9 +22,12 @@ def cases(chosen: Chosen) -> Cases:
 
 
 def _of_model(name: str) -> Cases:
-    case = Case(load_model(name), 24 * GIB, deployment(), num_requests=16)
+    case = Case(load_model(name), 24 * GIB, deployment(), num_requests=16, inside=True)
     for side in Side:
         yield {"model": name, "side": side}, partial(measure, side, case)
+    finest = replace(case, match_unit=FINEST)
+    about = {"model": name, "side": Side.STOCK, "unit": FINEST}
+    yield about, partial(measure, Side.STOCK, finest)
 
 
 def measure(side: Side, case: Case) -> Row:
