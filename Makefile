@@ -406,9 +406,34 @@ audit: build/.light-env ## Known weaknesses of all crates and Python packages th
 	$(UV) pip compile --quiet --extra top --extra view pyproject.toml -o build/audited.txt
 	$(UV) tool run pip-audit --strict --disable-pip --no-deps -r build/audited.txt
 
-dist: $(UV) ## The wheel and the source distribution as an index takes them, checked
+# Debian's compiler (1.88 or newer needs its security suite) brings a standard library for ARM. It is unpacked
+# here and not installed. With rustup: rustup target add aarch64-unknown-linux-gnu; make wheels ARM_RUSTC=rustc
+CROSS := $(CURDIR)/build/cross
+ARM_RUSTC ?= $(CROSS)/rustc
+DEBIAN_OF_BOTH := -qq -o Dir::State::lists=$(CROSS)/lists -o Dir::Cache=$(CROSS)/cache \
+  -o APT::Architectures::=amd64 -o APT::Architectures::=arm64 -o APT::Sandbox::User=root
+$(CROSS)/rustc:
+	mkdir -p $(CROSS)/{lists,cache/archives}/partial $(CROSS)/debian
+	apt-get $(DEBIAN_OF_BOTH) update
+	cd $(CROSS)/debian && apt-get $(DEBIAN_OF_BOTH) download rustc-web libstd-rust-web-dev:arm64 \
+	  $$(apt-cache $(DEBIAN_OF_BOTH) depends --recurse --important libstd-rust-web-dev | grep ^lib | \
+	    grep -vE '^lib(c6|gcc-s1|stdc\+\+6|crypt1)$$' | sort -u)
+	for package in $(CROSS)/debian/*.deb; do dpkg -x $$package $(CROSS)/debian; rm $$package; done
+	printf '#!/bin/sh\nLD_LIBRARY_PATH=%s exec %s "$$@"\n' $(CROSS)/debian/usr/lib/x86_64-linux-gnu $(CROSS)/debian/usr/bin/rustc > $@
+	chmod +x $@
+
+WHEEL_PROFILE ?= release
+# Zig links against the C library of manylinux_2_28. Each compiler has a folder of its own, or builds all again.
+wheel-for = $(UV) tool run --from 'maturin>=1.9,<2' --with 'ziglang>=0.14,<0.18' maturin build --zig --profile $(WHEEL_PROFILE) \
+  --target $(1)-unknown-linux-gnu --compatibility manylinux_2_28 --out build/dist
+.PHONY: wheels
+wheels: $(UV) $(filter /%,$(ARM_RUSTC)) ## Wheels for x86_64 and aarch64 on one x86 machine, in build/dist: abi3, manylinux_2_28
 	rm -rf build/dist
-	$(UV) tool run --from build pyproject-build --outdir build/dist
+	$(call wheel-for,x86_64)
+	RUSTC=$(ARM_RUSTC) CARGO_TARGET_DIR=$(CROSS)/target $(call wheel-for,aarch64)
+
+dist: wheels ## The wheels and the source distribution as an index takes them, checked
+	$(UV) tool run --from build pyproject-build --sdist --outdir build/dist
 	$(UV) tool run twine check --strict build/dist/*
 
 # --- speed ------------------------------------------------------------------
