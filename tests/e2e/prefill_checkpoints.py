@@ -16,6 +16,10 @@ from server import environment
 
 NUM_SLABS = 128
 ANSWER_TOKENS = 24
+CONVOLUTION = 2
+"""Dimensions of a convolution's state; a recurrent state has three."""
+NUM_INPUTS = 3
+"""Inputs that a convolution looks back at; room for drafts lies behind them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,10 @@ class Watch:
             for name in groups[group].layer_names:
                 key = f"{id_.partition('-')[0]} {place} {name}"
                 tensors = self._layers[name].kv_cache
-                self.states[key] = [tensor[block].clone() for tensor in tensors]
+                found = [tensor[block] for tensor in tensors]
+                self.states[key] = [
+                    (one[:NUM_INPUTS] if one.dim() == CONVOLUTION else one).clone() for one in found
+                ]
         self._left.clear()
 
 
@@ -135,7 +142,8 @@ def _main(task: dict[str, Any]) -> None:
                 "num_states": len(pairs),
                 "num_equal": sum(torch.equal(one, other) for one, other in pairs),
                 "farthest": max(
-                    float((one - other).abs().max() / other.abs().max()) for one, other in pairs
+                    (float((one - other).abs().max() / other.abs().max()) for one, other in pairs),
+                    default=0.0,
                 ),
             }
         )
