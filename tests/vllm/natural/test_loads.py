@@ -102,8 +102,8 @@ def test_states_are_kept_inside_chunks_beside_loads(
     is_async_load: bool, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CHECKPOINTS, "learned/every=12")
-    mix, options = MIXES["full-state-inside"], {"policy": "recompute", "is_async": is_async}
-    engine = live(mix, 5, 200, is_async_load=is_async_load, **options)
+    mix, options = MIXES["full-state-inside"], {"is_async": is_async}
+    engine = live(mix, 5, 200, is_async_load=is_async_load, policy="recompute", **options)
     assert engine.scheduler.connector.num_loads > 20
     assert engine.worker.num_checkpoints > 10
 

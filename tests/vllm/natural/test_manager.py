@@ -327,7 +327,14 @@ def test_each_state_is_told_with_the_request_that_leaves_it(alignment: int | Non
     engine = engine_of(200, events=True, interval=64, alignment=alignment)
     manager: Any = engine.manager
     take, events = manager.take_events, list[Any]()
-    manager.take_events = lambda: events.extend(taken := take()) or taken
+
+    def note() -> list[Any]:
+        taken = list(take())
+        events.extend(taken)
+        return taken
+
+    # The scheduler takes events in its steps, and publishes them.
+    manager.take_events = note
     prompts = [list(range(start, start + 200)) for start in (0, 300, 600)]
     # The second request ends with the step that keeps its states.
     for prompt, num_output_tokens in zip(prompts, (5, 1, 2), strict=True):
