@@ -35,7 +35,7 @@ def test_a_plan_shows_both_geometries_and_what_to_act_on() -> None:
     assert "404,010 tokens" in out
     assert "1.54x" in out
     assert "requests of 32,768" in out
-    assert "attention block inflated to 800 tokens: prompts below it never hit" in out
+    assert "attention block inflated to 800 tokens: prompts below it hit only with a finer" in out
     assert "3 padding layers waste 6.25 %" in out
 
 

@@ -179,7 +179,7 @@ def _estimate(model: Model, deployment: Deployment) -> StepTime | None:
     def of_tokens(num: int) -> float:
         operations = 2 * active * num / flops_a_ms / flops_share
         read = (total - chosen_from) * bits / 8 / bytes_a_ms
-        chosen = 1 - (1 - active / total) ** math.pow(num, _DISTINCT)
+        chosen = 1 - math.pow(1 - active / total, math.pow(num, _DISTINCT))
         of_experts = chosen_from * chosen * bits / 8 / bytes_a_ms
         return _LAUNCH_MS + collectives + of_experts + max(read, operations)
 

@@ -153,7 +153,7 @@ def _about_blocks(deployment: Deployment, vllm: VllmPlan) -> list[str]:
     warnings = []
     block = f"vLLM: attention block inflated to {vllm.block_tokens:,} tokens"
     if deployment.mamba_cache_mode == "align":
-        warnings.append(f"{block}: prompts below it never hit")
+        warnings.append(f"{block}: prompts below it hit only with a finer --prefix-match-unit")
         if deployment.max_num_batched_tokens < vllm.block_tokens:
             warnings.append(
                 f"vLLM: max_num_batched_tokens {deployment.max_num_batched_tokens:,} is below the "
