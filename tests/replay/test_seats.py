@@ -62,12 +62,16 @@ def answered_seats(seats: int) -> Trace:
 
 @pytest.mark.parametrize(
     ("model", "gib", "seats", "least"),
-    [("gpt-oss-20b", 4, 24, 0.7936), ("Gemma-3-27B", 24, 18, 0.775)],
+    [
+        ("gpt-oss-20b", 4, 24, 0.7936),
+        ("Gemma-3-27B", 24, 18, 0.7936),
+        ("Gemma-4-12B", 10, 16, 0.787),
+    ],
 )
 def test_windows_are_kept_at_the_ends_of_prompts_that_were_answered(
     model: str, gib: int, seats: int, least: float
 ) -> None:
-    """vLLM's manager finds 79.1 % of the tokens: 16 fewer of each prompt."""
+    """vLLM's manager finds 79.1 % of the tokens, and 78.4 % with Gemma-4-12B."""
     result, _ = replay(
         answered_seats(seats),
         manager_name=ManagerName.RUST,

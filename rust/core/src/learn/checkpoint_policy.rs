@@ -80,6 +80,8 @@ pub(crate) struct CheckpointPlan {
     pub(crate) every: Option<u32>,
     /// When that was planned, in lives of cached content.
     pub(crate) planned_at: f64,
+    /// Prompts before it.
+    pub(crate) number: u32,
 }
 
 impl CheckpointPlan {
@@ -90,6 +92,7 @@ impl CheckpointPlan {
             class: self.class,
             keeps_end: self.end,
             num_left: 0,
+            number: self.number,
         }
     }
 }

@@ -86,8 +86,9 @@ impl Traffic {
             group.map_or(0, |group| cache.store.pool(cache.groups[group].kept).num_ids())
         };
         let (state_tokens, capacity) = in_tokens(cache);
+        let window = window.max().unwrap_or(0);
         Self {
-            placement: Placement::new(state_tokens, alignment),
+            placement: Placement::new(state_tokens, alignment).of_windows(window),
             authors: Authors::new(num_ids(first_full)),
             first_full,
             pressure: Pressure::new(capacity),
@@ -97,7 +98,7 @@ impl Traffic {
             step_tokens: STEP_TOKENS,
             alignment,
             num_dropped: dropped.max().unwrap_or(0),
-            window: window.max().unwrap_or(0),
+            window,
             slabs_evicted: 0.0,
             slabs_cached: 0.0,
             savings: Savings::default(),
@@ -158,6 +159,7 @@ impl Traffic {
             end: policy.finish && learned.end,
             every: policy.periodic(self.alignment),
             planned_at: self.pressure.now(),
+            number: self.placement.num_prompts(),
             ..CheckpointPlan::default()
         }
     }

@@ -14,6 +14,8 @@ pub struct Author {
     pub keeps_end: bool,
     /// Later prompts that left it after this block, up to [`Again::MOST`].
     pub num_left: u8,
+    /// Prompts before it, see [`super::Placement::num_prompts`].
+    pub number: u32,
 }
 
 impl Author {
@@ -28,7 +30,7 @@ impl Author {
         } else {
             Departure::InAnswer(reached.saturating_sub(end))
         };
-        Leaving { author: self.class, departure, num_before }
+        Leaving { author: self.class, number: self.number, departure, num_before }
     }
 }
 
@@ -37,13 +39,15 @@ impl Author {
 pub struct Leaving {
     /// The class of the earlier prompt.
     pub author: PromptClass,
+    /// Prompts before it.
+    pub number: u32,
     /// Where it is left.
     pub departure: Departure,
     /// How many left it there before, up to [`Again::MOST`]; `None` where the block is gone that tells.
     pub num_before: Option<u8>,
 }
 
-/// The authors of a pool's blocks. 12 bytes a block.
+/// The authors of a pool's blocks. 16 bytes a block.
 #[derive(Clone, Debug, Default)]
 pub struct Authors {
     of: Vec<Author>,

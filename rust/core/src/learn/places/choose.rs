@@ -58,6 +58,22 @@ pub(super) struct Demand<'a> {
     pub(super) distances: &'a Distances,
     /// Tokens that a checkpoint has to save.
     pub(super) cost: f64,
+    /// Tokens of a window, where near places share some of it; else 0.
+    pub(super) window: u32,
+}
+
+impl Demand<'_> {
+    /// Tokens that a checkpoint at `place` has to save, between the places before and behind it. A window costs the part
+    /// that it has for itself, at least a block.
+    fn cost_between(&self, before: u32, place: u32, behind: u32) -> f64 {
+        if self.window == 0 {
+            return self.cost;
+        }
+        let start = place.saturating_sub(self.window).max(before);
+        let own = place.min(behind.saturating_sub(self.window)).saturating_sub(start);
+        let own = own.max(self.alignment).min(self.window);
+        self.cost * f64::from(own) / f64::from(self.window)
+    }
 }
 
 /// Candidates that stand between two chosen places, nearest to the end first.
@@ -70,7 +86,7 @@ struct Gap {
     nearer: f64,
     /// Tokens that the chosen place behind it saves.
     farther: f64,
-    /// The candidate that saves most, and how much, if one is worth its cost.
+    /// The candidate that saves most beyond its cost, and how much, if one is worth it.
     best: Option<(usize, f64)>,
 }
 
@@ -101,16 +117,20 @@ pub(super) fn choose(demand: &Demand<'_>, start: u32, num_tokens: u32, most: usi
     for at in 0..num_candidates {
         worth[at] = f64::from(places[at]);
     }
-    let gap = |first: usize, end: usize, nearer: f64, farther: f64| {
-        let (mut best, mut most) = (None, demand.cost);
-        let candidates = served[first..end].iter().zip(&worth[first..end]);
+    // The window at the end of the request stays while it runs.
+    let behind = |first: usize| first.checked_sub(1).map_or(end, |nearer| places[nearer]);
+    let before = |stop: usize| if stop < num_candidates { places[stop] } else { start };
+    let gap = |first: usize, stop: usize, nearer: f64, farther: f64| {
+        let (mut best, mut most) = (None, 0.0);
+        let candidates = served[first..stop].iter().zip(&worth[first..stop]);
         for (at, (served, worth)) in (first..).zip(candidates) {
-            let saved = (served - nearer) * (worth - farther);
+            let cost = demand.cost_between(before(stop), places[at], behind(first));
+            let saved = (served - nearer) * (worth - farther) - cost;
             if saved > most {
                 (best, most) = (Some((at, saved)), saved);
             }
         }
-        Gap { first, end, nearer, farther, best }
+        Gap { first, end: stop, nearer, farther, best }
     };
     // A chosen place changes nothing outside the gap that it divides.
     let mut gaps = [gap(0, num_candidates, 0.0, f64::from(start)); MAX_PLACES + 1];
@@ -157,7 +177,7 @@ mod tests {
         let mut chosen: Vec<usize> = Vec::new();
         let mut lengths = Lengths::default();
         for _ in 0..most.min(MAX_PLACES) {
-            let mut best = (None, demand.cost);
+            let mut best = (None, 0.0);
             for (at, &(place, served)) in candidates.iter().enumerate() {
                 if chosen.contains(&at) {
                     continue;
@@ -166,7 +186,10 @@ mod tests {
                 let farther = chosen.iter().filter(|&&it| it > at).min();
                 let nearer = nearer.map_or(0.0, |&it| candidates[it].1);
                 let farther = farther.map_or(start, |&it| candidates[it].0);
-                let saved = (served - nearer) * f64::from(place - farther);
+                let behind = chosen.iter().filter(|&&it| it < at).max();
+                let behind = behind.map_or(end, |&it| candidates[it].0);
+                let cost = demand.cost_between(farther, place, behind);
+                let saved = (served - nearer) * f64::from(place - farther) - cost;
                 if saved > best.1 {
                     best = (Some(at), saved);
                 }
@@ -188,6 +211,7 @@ mod tests {
             alignment in prop_oneof![Just(1u32), Just(16), Just(528), Just(784)],
             (start, num_tokens, most) in (0u32..20_000, 0u32..200_000, 0usize..10),
             cost in 0.0..400.0f64,
+            window in prop_oneof![Just(0u32), Just(128), Just(1024)],
         ) {
             let mut by_distance = [0.0; NUM_BUCKETS];
             by_distance.copy_from_slice(&counts);
@@ -199,6 +223,7 @@ mod tests {
                 alignment,
                 distances: &distances,
                 cost,
+                window,
             };
             let lengths = choose(&demand, start, num_tokens, most);
             prop_assert_eq!(lengths, naive(&demand, start, num_tokens, most));

@@ -7,28 +7,39 @@ use super::{Leaving, PromptClass};
 /// Departures by class. Those of client 0 are of the prompts of all clients.
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
+    /// Departures of all prompts, where these count for each class.
+    all: Option<Departures>,
     of: Vec<Departures>,
 }
 
 impl Default for Classes {
     /// Nothing seen so far.
     fn default() -> Self {
-        Self { of: vec![Departures::prior(); NUM_BEGINNINGS] }
+        Self { all: None, of: vec![Departures::prior(); NUM_BEGINNINGS] }
     }
 }
 
 impl Classes {
-    /// A prompt of `class` was admitted, and leaves an earlier one. That counts for the earlier one if
-    /// no prompt left it there before.
-    pub(super) fn on_prompt(&mut self, class: PromptClass, leaving: Option<Leaving>) {
+    /// Nothing seen so far, where what is seen of all counts as a few prompts of each class.
+    pub(super) fn beside_all() -> Self {
+        Self { all: Some(Departures::prior()), of: vec![Departures::default(); NUM_BEGINNINGS] }
+    }
+
+    /// A prompt of `class` was admitted.
+    pub(super) fn add_prompt(&mut self, class: PromptClass) {
         self.each(class, Departures::add_prompt);
-        if let Some(Leaving { author, departure, num_before: None | Some(0) }) = leaving {
+    }
+
+    /// A prompt leaves an earlier one. That counts for the earlier one if no prompt left it there before.
+    pub(super) fn on_left(&mut self, leaving: Option<Leaving>) {
+        if let Some(Leaving { author, departure, num_before: None | Some(0), .. }) = leaving {
             self.each(author, |departures| departures.add(departure));
         }
     }
 
-    /// Does something to what is known of a class, and of such prompts of all clients.
+    /// Does something to what is known of a class, of such prompts of all clients, and of all.
     fn each(&mut self, class: PromptClass, change: impl Fn(&mut Departures)) {
+        self.all.as_mut().map(&change);
         change(&mut self.of[class.beginning as usize]);
         if class.client > 0 {
             if self.of.len() <= class.index() {
@@ -40,6 +51,10 @@ impl Classes {
 
     pub(super) fn rates(&self, class: PromptClass) -> Rates {
         let own = self.of.get(class.index()).filter(|_| class.client > 0);
-        Departures::rates(&self.of[class.beginning as usize], own)
+        let alike = &self.of[class.beginning as usize];
+        match &self.all {
+            Some(all) => Departures::rates(&alike.beside(all), own),
+            None => Departures::rates(alike, own),
+        }
     }
 }

@@ -35,6 +35,9 @@ const MEMORY: f32 = 256.0;
 /// Prompts that what is known of all clients counts as, for a client of its own class.
 const SHARED_WEIGHT: f64 = 16.0;
 
+/// Prompts that what is known of all counts as, for those that begin alike.
+const ALL_WEIGHT: f32 = 8.0;
+
 impl Default for Departures {
     fn default() -> Self {
         Self {
@@ -60,6 +63,20 @@ impl Departures {
         let share = 2.0 / range.clone().count() as f32;
         prior.by_distance[range].fill(share);
         prior
+    }
+
+    /// These, where what is known of `all` prompts counts as a few more.
+    pub(super) fn beside(&self, all: &Self) -> Self {
+        let weight = ALL_WEIGHT / all.num_prompts;
+        let joined = |own: f32, all: f32| own + weight * all;
+        Self {
+            num_prompts: self.num_prompts + ALL_WEIGHT,
+            by_distance: std::array::from_fn(|at| {
+                joined(self.by_distance[at], all.by_distance[at])
+            }),
+            into_answer: joined(self.into_answer, all.into_answer),
+            answer_tokens: joined(self.answer_tokens, all.answer_tokens),
+        }
     }
 
     pub(super) fn add_prompt(&mut self) {

@@ -22,6 +22,7 @@ mod pressure;
 mod prompt;
 #[cfg(test)]
 mod tests;
+mod unanswered;
 
 pub use again::Again;
 pub use authors::{Author, Authors, Leaving};
@@ -34,6 +35,7 @@ pub use prompt::{Beginning, Prompt, PromptClass};
 use choose::{Demand, choose};
 use classes::Classes;
 use distances::Distances;
+use unanswered::Unanswered;
 
 /// The checkpoints of one prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +80,9 @@ pub struct Placement {
     /// How far they share them, though part of that was evicted: it decides what checkpoints are worth.
     shared: Classes,
     again: Again,
+    unanswered: Unanswered,
+    /// Tokens of a window, where checkpoints are windows that cost more than the attention of their tokens; else 0.
+    window: u32,
 }
 
 impl Placement {
@@ -92,6 +97,8 @@ impl Placement {
             found: Classes::default(),
             shared: Classes::default(),
             again: Again::default(),
+            unanswered: Unanswered::default(),
+            window: 0,
         }
     }
 
@@ -99,6 +106,17 @@ impl Placement {
     #[must_use]
     pub fn with_place_tokens(self, place_tokens: f64) -> Self {
         Self { place_tokens, ..self }
+    }
+
+    /// With checkpoints that are windows of `window` tokens, 0 if they are states. Some cost more than the attention of
+    /// their tokens. A place costs there the part that no other needs, and prompts of all classes teach each class.
+    #[must_use]
+    pub fn of_windows(self, window: u32) -> Self {
+        if window == 0 || self.state_tokens <= f64::from(window) {
+            return self;
+        }
+        let (found, shared) = (Classes::beside_all(), Classes::beside_all());
+        Self { window, found, shared, ..self }
     }
 
     /// A prompt of `class` was admitted, and leaves an earlier one: where that is no longer `found`, and where
@@ -110,11 +128,27 @@ impl Placement {
         found: Option<Leaving>,
         shared: Option<Leaving>,
     ) {
-        self.found.on_prompt(class, found);
-        self.shared.on_prompt(class, shared);
+        let number = shared.or(found).map(|leaving| leaving.number);
+        let left = number.and_then(|number| self.unanswered.on_left(number));
+        let open = self.unanswered.on_prompt(class);
+        let mut add = |class| [&mut self.found, &mut self.shared].map(|it| it.add_prompt(class));
+        if self.window > 0 {
+            left.into_iter().chain(open).for_each(|class| _ = add(class));
+        } else {
+            drop(open);
+            add(class);
+        }
+        self.found.on_left(found);
+        self.shared.on_left(shared);
         if let Some(num_before) = found.and_then(|leaving| leaving.num_before) {
             self.again.add(num_before);
         }
+    }
+
+    /// Prompts so far.
+    #[must_use]
+    pub fn num_prompts(&self) -> u32 {
+        self.unanswered.num_prompts()
     }
 
     /// The chance that a place that `num_uses` prompts went on from is gone on from once more.
@@ -137,6 +171,7 @@ impl Placement {
             alignment: self.alignment,
             distances: &self.distances,
             cost,
+            window: self.window,
         };
         let branch = if most > 0 { self.branch(prompt, cost) } else { 0 };
         let start = if branch > 0 { branch } else { prompt.start };

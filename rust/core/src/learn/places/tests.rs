@@ -17,7 +17,7 @@ fn see(placement: &mut Placement, num_prompts: u32, departure: Option<Departure>
 }
 
 fn left_by(author: PromptClass, departure: Departure) -> Leaving {
-    Leaving { author, departure, num_before: Some(0) }
+    Leaving { author, number: 0, departure, num_before: Some(0) }
 }
 
 /// Tokens that a prompt of 16,000 saves who leaves it `distance` tokens before its end.
@@ -145,6 +145,33 @@ fn clients_are_told_apart() {
     };
     assert_eq!(last(near), [16_000 - 32]);
     assert!((11_000..=12_000).contains(&last(far)[0]), "{:?}", last(far));
+}
+
+#[test]
+fn a_dear_window_near_the_end_costs_what_it_has_for_itself() {
+    let placement = Placement::new(STATE_TOKENS, 16);
+    let lengths = |placement: Placement| {
+        let plan = placement.plan(prompt(4_096), 1.0, MAX_PLACES);
+        plan.lengths.as_slice().to_vec()
+    };
+    let (states, cheap) =
+        (lengths(placement.clone()), lengths(placement.clone().of_windows(4_096)));
+    assert_eq!((states.as_slice(), &cheap), (&[][..], &states), "no state is worth 2,400 tokens");
+    let dear = lengths(placement.of_windows(1_024));
+    assert!(dear.last() > Some(&4_000), "{dear:?}: the window at the end of the request is near");
+}
+
+#[test]
+fn prompts_that_may_still_be_left_count_only_where_windows_are_cheap() {
+    let rate = |placement: Placement| {
+        let mut placement = placement;
+        see(&mut placement, 32, None);
+        placement.found.rates(PromptClass::default()).into_answer
+    };
+    let placement = Placement::new(STATE_TOKENS, 16);
+    let [states, cheap, dear] =
+        [0, 4_096, 1_024].map(|window| rate(placement.clone().of_windows(window)));
+    assert!(states < 0.06 && cheap < 0.06 && dear > 0.2, "{states} {cheap} {dear}");
 }
 
 #[test]
