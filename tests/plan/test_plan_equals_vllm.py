@@ -122,3 +122,4 @@ def test_vllms_own_line_of_a_failed_start_is_read() -> None:
     log = read_lines([str(raised.value)])
     found = [log.last(fact) for fact in ("needed", "usable", "longest")]
     assert found == ["17.0", "12.0", "190512"]
+    assert "262144 tokens" in log.troubles[0][1]

@@ -3,8 +3,9 @@
 import csv
 import gzip
 import json
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]
@@ -12,12 +13,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.vllm import plan_vllm
-from hybrid_blocks.tools.read.log_lines import PATTERNS, read_lines
+from hybrid_blocks.tools.read.log_lines import _COMPILED, PATTERNS, read_lines
 from hybrid_blocks.tools.read.log_report import LogReport, report_log
 from hybrid_blocks.units import human
 from hypothesis import given
@@ -27,9 +29,8 @@ from public_data import DATA
 from typer.testing import CliRunner
 
 HERE = Path(__file__).parent
-FILES = [json.loads((HERE / f"logged_{name}.json").read_text()) for name in ("capacity", "other")]
-ROWS, OTHERS = ([row for row in rows if row.get("counts") != "blocks"] for rows in FILES)
-"""Releases up to 0.20.0 counted another capacity, which `test_plan_logged_capacity` has."""
+ROWS = json.loads((HERE / "logged_capacity.json").read_text())
+OTHERS = json.loads((HERE / "logged_other.json").read_text())
 LOGGED = DATA / "logged_capacity.csv"
 
 
@@ -45,8 +46,8 @@ def _run(*arguments: str, text: str = "") -> tuple[int, str, str]:
 @pytest.mark.parametrize("row", ROWS, ids=_name)
 def test_a_log_that_the_planner_reproduces_is_told_to_agree(row: dict[str, Any]) -> None:
     report = _report(row)
-    figures = {figure.name: figure for figure in report.figures}
-    assert report.agree, figures
+    figures = {figure.name: figure for figure in report.figures.figures}
+    assert report.figures.agree, figures
     logged = {name: figure.logged for name, figure in figures.items()}
     if "tokens" in row:
         assert logged["tokens"] == figures["tokens"].planned == f"{row['tokens']:,}"
@@ -68,7 +69,7 @@ def test_a_log_that_it_does_not_reproduce_says_why(row: dict[str, Any]) -> None:
         assert row["refused"] in str(raised.value)
         return
     report = _report(row)
-    differing = [figure.name for figure in report.figures if not figure.agrees]
+    differing = [figure.name for figure in report.figures.figures if not figure.agrees]
     if "unfit" in row:
         assert report.report is None
         assert row["unfit"] in str(report.refusal)
@@ -81,7 +82,7 @@ def test_a_log_that_it_does_not_reproduce_says_why(row: dict[str, Any]) -> None:
 @pytest.mark.skipif(not LOGGED.exists(), reason="the public rows are not at hand")
 def test_every_public_row_has_its_log() -> None:
     """By its tokens, or by what it logs instead."""
-    logs = [*chain(*FILES)]
+    logs = [*ROWS, *OTHERS]
     with LOGGED.open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) > 30
@@ -128,9 +129,20 @@ def test_a_log_is_printed_with_its_verdict_and_the_plan_of_the_same_bytes() -> N
     assert found["report"]["natural"]["num_slabs"] > 0
 
 
-def test_a_log_is_read_in_whatever_form_it_was_kept(tmp_path: Path) -> None:
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "PowerShell's": lambda text: text.decode().encode("utf-16"),
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text,
+    "CRLF": lambda text: text.replace(b"\n", b"\r\n"),
+    "cut characters": lambda text: b"\xa6 cut off\n" + text,
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_log_is_read_in_whatever_form_it_was_kept(tmp_path: Path, name: str) -> None:
     path = tmp_path / "serve.log"
-    path.write_bytes(gzip.compress(b"\xef\xbb\xbf\xa6\r\n" + "".join(write_log(QWEN)).encode()))
+    path.write_bytes(PACKED[name]("".join(write_log(QWEN)).encode()))
     code, out, error = _run("--log", str(path))
     assert (code, error) == (0, "")
     assert "all figures of the log are those that the planner expects" in out
@@ -198,6 +210,49 @@ def test_an_option_that_the_log_does_not_tell_is_found() -> None:
     assert "all figures of the log are those" in out
 
 
+def test_an_engine_at_work_is_summed_up() -> None:
+    status = (
+        "INFO [loggers.py:257] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation "
+        "throughput: 2.0 tokens/s, Running: {} reqs, Waiting: {} reqs,{} GPU KV cache usage: "
+        "{}%, Prefix cache hit rate: {}%\n"
+    )
+    lines = [
+        *write_log(QWEN),
+        status.format(3, 9, " Preemptions: 2,", 99.5, 10.0),
+        status.format(7, 0, " Preemptions: 1,", 50.0, 41.5),
+    ]
+    code, out, _ = _run("--log", "-", text="".join(lines))
+    assert code == 0
+    assert "up to 7 requests running and 9 waiting, up to 99.5 % in use" in out
+    assert "41.5 % of tokens found at last, 3 preemptions" in out
+    assert out.count("requests were preempted") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        (
+            "max_num_seqs (1024) exceeds available Mamba cache blocks (614). Each decode",
+            "--max-num-seqs 614 or less",
+        ),
+        (
+            "ValueError: To serve at least one request with the models's max seq len (131072), "
+            "(1.9 GiB KV cache is needed",
+            "does not hold one request of 131072 tokens",
+        ),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "utilization"),
+        ("Turning off hybrid kv cache manager because", "kept as full attention"),
+        ("Add 3 padding layers, may waste at most 6.25% KV cache memory", "3 empty layers take"),
+        ("hybrid_blocks: level manager, as level natural is refused: a KV connector", "connector"),
+        ("hybrid_blocks runs at level pool, not manager: an option. HYBRID_BLOCKS=", "an option"),
+    ],
+)
+def test_a_line_that_matters_comes_with_what_to_do(line: str, advice: str) -> None:
+    ((words, told),) = read_lines([line]).troubles
+    assert advice in told
+    assert words in line
+
+
 def test_values_that_are_no_values_of_an_option_are_left_out() -> None:
     lines = [
         "non-default args: {'model': 'Phi-4', 'tensor_parallel_size': 'two', 'max_num_seqs': True, "
@@ -230,12 +285,13 @@ def test_a_start_that_failed_for_want_of_memory_is_planned() -> None:
     report = _read(lines)
     assert report.report is None
     assert "max length that fits is" in str(report.refusal)
+    assert any("262144 tokens" in advice for _, advice in report.troubles)
 
 
 def test_the_least_memory_of_all_workers_is_taken() -> None:
     lines = write_log({key: value for key, value in QWEN.items() if key != "gib"})
     lines += [f"Available KV cache memory: {gib} GiB" for gib in (14.9, 14.68, 15.1)]
-    assert _read(lines).agree
+    assert _read(lines).figures.agree
 
 
 @pytest.mark.parametrize(
@@ -248,6 +304,11 @@ def test_the_least_memory_of_all_workers_is_taken() -> None:
             ["--log", "-", "Phi-4"],
             "Chunked prefill is enabled with max_num_batched_tokens=1",
             "how",
+        ),
+        (
+            ["--log", "-", "Phi-4"],
+            "ValueError: No available memory for the cache blocks. Try increasing",
+            "nothing is left for the cache",
         ),
         (["--log", "missing.log"], "", "missing.log"),
         (["--log", "-", "--lengths", "4k"], "", "--lengths beside --log"),
@@ -279,14 +340,18 @@ def _started(model: str, length: int, *lines: str, version: str = "0.33.0") -> l
 
 
 def _planned(lines: list[str]) -> dict[str, tuple[str | None, str | None]]:
-    figures = _read(lines).figures
+    figures = _read(lines).figures.figures
     return {figure.name: (figure.logged, figure.planned) for figure in figures}
 
 
-OTHER = write_log(next(row for row in ROWS if row["model"] != QWEN["model"]))
+OTHER = write_log(next(row for row in ROWS if row["model"] == "gpt-oss-20b"))
 LINES = write_log(QWEN)
 ORDERS = {
-    "the last of two starts": [*OTHER, *LINES],
+    "newest first": LINES[::-1],
+    "figures first": LINES[5:] + LINES[:5],
+    "arguments last": sorted(LINES, key=lambda line: "args" in line),
+    "the last of two starts": [*OTHER, "Preemptions: 3", *LINES],
+    "two starts, newest first": [*OTHER, *LINES][::-1],
     "a start without memory yet": [
         *LINES,
         *(line for line in OTHER if "non-default" in line or "config:" in line),
@@ -295,11 +360,12 @@ ORDERS = {
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_the_last_start_with_memory_is_read(order: str) -> None:
+def test_the_last_start_with_memory_is_read_from_lines_in_any_order(order: str) -> None:
     report = _read(ORDERS[order])
     assert report.model == "Qwen3.6-27B"
-    assert report.agree
+    assert report.figures.agree
     assert report.figures == _read(LINES).figures
+    assert not any("preempted" in advice for _, advice in report.troubles)
     assert report.num_lines == len(ORDERS[order])
 
 
@@ -324,11 +390,11 @@ def test_a_start_that_failed_for_memory_says_what_it_needed(
     lines = [f"Available KV cache memory: {gib} GiB"] * is_logged
     lines.append(NEEDED.format(262_144, needed, usable, longest))
     report = _read(_started(model, 262_144, *lines))
-    figures = {figure.name: figure.planned for figure in report.figures}
-    assert report.agree
+    figures = {figure.name: figure.planned for figure in report.figures.figures}
+    assert report.figures.agree
     assert figures["GiB that a request needs"] == needed
     assert figures["longest that fits"] == f"{longest:,}"
-    assert report.memory_bytes == pytest.approx(gib * 2**30, rel=0.002)
+    assert report.figures.memory_bytes == pytest.approx(gib * 2**30, rel=0.002)
 
 
 def test_what_a_start_needed_tells_the_options_that_held() -> None:
@@ -341,8 +407,25 @@ def test_what_a_start_needed_tells_the_options_that_held() -> None:
         NEEDED.format(262_144, f"{needed:.2f}", "5.95", plan.longest()),
     ]
     report = _read(_started("Qwen/Qwen3.6-27B", 262_144, *lines))
-    assert not report.agree
-    assert report.explanation == "--kv-cache-dtype fp8"
+    assert not report.figures.agree
+    assert report.figures.explanation == "--kv-cache-dtype fp8"
+
+
+@pytest.mark.parametrize(
+    ("version", "agrees"),
+    [("0.20.1", True), ("0.21.0", True), ("0.22.0", True), ("0.20.1rc1", False), ("0.20.0", False)],
+)
+def test_releases_since_0_20_1_count_requests(version: str, *, agrees: bool) -> None:
+    lines = _started(
+        *("Qwen/Qwen3.5-9B", 65_536, "Available KV cache memory: 10.78 GiB"),
+        "GPU KV cache size: 342,528 tokens",
+        version=version,
+    )
+    lines[2] = lines[2].replace("enable_prefix_caching=True", "enable_prefix_caching=False")
+    figures = _read(lines).figures
+    assert figures.agree is agrees
+    if not agrees:
+        assert figures.explanation == "what vLLM since 0.20.1 logs"
 
 
 def test_the_format_of_states_explains_a_log() -> None:
@@ -353,7 +436,7 @@ def test_the_format_of_states_explains_a_log() -> None:
         f"Setting attention block size to {plan.block_tokens} tokens to ensure that",
         TOKENS.format(plan.tokens, f"{plan.max_concurrency:.2f}"),
     )
-    assert _read(lines).explanation == "--mamba-ssm-cache-dtype bfloat16"
+    assert _read(lines).figures.explanation == "--mamba-ssm-cache-dtype bfloat16"
 
 
 def test_a_log_with_one_batch_in_flight_says_so() -> None:
@@ -363,9 +446,10 @@ def test_a_log_with_one_batch_in_flight_says_so() -> None:
         *("google/gemma-3-27b-it", 131_072, "Available KV cache memory: 40.0 GiB"),
         f"GPU KV cache size: {plan.tokens:,} tokens",
     )
-    assert _read(lines).explanation == "--in-flight-batches 1"
+    figures = _read(lines).figures
+    assert str(figures.explanation).startswith("--in-flight-batches 1 (1 as without --async-sched")
     lines.append("Asynchronous scheduling is disabled.")
-    assert _read(lines).agree
+    assert _read(lines).figures.agree
 
 
 def test_blocks_are_read_from_the_line_of_metrics() -> None:
@@ -373,40 +457,103 @@ def test_blocks_are_read_from_the_line_of_metrics() -> None:
     assert _planned(_started("Qwen/Qwen3.6-27B", 65_536, line))["blocks"] == ("700", "700")
 
 
+MTP = "SpeculativeConfig(method='mtp', model='Qwen/Qwen3.5-27B', num_spec_tokens=3)"
+
+
+def _in_two_stages(*gib: float, names: tuple[str, ...] = ("", ""), drafts: str = MTP) -> list[str]:
+    lines = [
+        line.replace("pipeline_parallel_size=1", "pipeline_parallel_size=2").replace(
+            "speculative_config=None", f"speculative_config={drafts}"
+        )
+        for line in _started("Qwen/Qwen3.5-27B", 65_536)
+    ]
+    memory = zip(names, gib, strict=True)
+    return [*lines, *(f"{name}Available KV cache memory: {each} GiB" for name, each in memory)]
+
+
+NAMED = "(Worker_PP0_TP0 pid=7) ", "(Worker_PP1_TP0 pid=8) "
 TOKENS = "GPU KV cache size: {:,} tokens, Maximum concurrency for 65,536 tokens per request: {}x"
 
 
-def test_the_tokens_of_uneven_stages_tell_their_blocks(
+@pytest.mark.parametrize("names", [("", ""), NAMED], ids=["by order", "by name"])
+def test_the_stage_with_the_fewest_blocks_decides(names: tuple[str, str]) -> None:
+    figures = _planned(_in_two_stages(6.0, 12.0, names=names))
+    found = [figures[name][1] for name in ("blocks", "tokens", "concurrency")]
+    assert found == ["245", "165,529", "2.53x"]
+    if names == NAMED:
+        turned = _planned(_in_two_stages(12.0, 6.0, names=names[::-1]))
+        assert turned == figures
+
+
+def test_stages_without_a_name_may_log_in_any_order() -> None:
+    lines = [*_in_two_stages(12.0, 6.0), TOKENS.format(165_529, 2.53)]
+    assert _read(lines).figures.agree
+    named = [*_in_two_stages(12.0, 6.0, names=NAMED), TOKENS.format(165_529, 2.53)]
+    assert not _read(named).figures.agree
+
+
+def test_memory_that_was_given_is_that_of_all_stages() -> None:
+    report = _read(_in_two_stages(6.0, 12.0, names=NAMED), 12 << 30)
+    assert {it.name: it.planned for it in report.figures.figures}["blocks"] == "436"
+
+
+def test_the_layers_of_each_stage_are_those_of_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "engine.log"
-    memory = [
-        f"(Worker_PP{at}) Available KV cache memory: {gib} GiB" for at, gib in ((0, 3), (1, 9))
-    ]
-    lines = _started("Qwen/Qwen3.5-27B", 65_536, *memory, TOKENS.format(179_859, 2.74))
-    log.write_text("\n".join(lines).replace("pipeline_parallel_size=1", "pipeline_parallel_size=2"))
+    log, figures = tmp_path / "engine.log", tmp_path / "figures.json"
+    log.write_text("\n".join(_in_two_stages(3.18, 8.9, names=NAMED, drafts="None")))
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "16,48")
-    code, out, error = _run("--log", str(log))
-    assert (code, error) == (0, "")
-    assert "all figures of the log are those that the planner expects" in out
-    assert "blocks - 247" in " ".join(out.split())
+    done = CliRunner().invoke(app, ["plan", "--log", str(log), "--json", str(figures)])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(figures.read_text())["figures"]["figures"]
+    planned = {row["name"]: row["planned"] for row in rows}
+    assert planned["blocks"] == "247"
+    assert planned["tokens"] == "179,859"
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "16,forty")
-    code, _, error = _run("--log", str(log))
-    assert code == 2
-    assert "VLLM_PP_LAYER_PARTITION=" in error
+    done = CliRunner().invoke(app, ["plan", "--log", str(log)])
+    assert done.exit_code == 2
+    assert "VLLM_PP_LAYER_PARTITION=" in done.output
+
+
+def test_engines_with_parallel_data_have_figures_of_their_own() -> None:
+    model, deployment = load_model("Qwen3.6-27B"), Deployment(max_model_len=65_536)
+    lines = _started("Qwen/Qwen3.6-27B", 65_536)
+    plans = [plan_vllm(model, int(gib * 2**30), deployment) for gib in (24.0, 23.2)]
+    for number, (gib, plan) in enumerate(zip((24.0, 23.2), plans, strict=True)):
+        lines += [
+            f"(Worker_DP{number} pid=1{number}) INFO Available KV cache memory: {gib} GiB",
+            f"(EngineCore_DP{number} pid=2{number}) INFO "
+            + TOKENS.format(plan.tokens, f"{plan.max_concurrency:.2f}"),
+        ]
+    for order in (lines, lines[:3] + lines[3::2] + lines[4::2], lines[::-1]):
+        report = _read(order)
+        figures = {figure.name: figure for figure in report.figures.figures}
+        assert report.figures.agree
+        for number, plan in enumerate(plans):
+            assert figures[f"tokens, engine {number}"].logged == f"{plan.tokens:,}"
+            assert figures[f"blocks, engine {number}"].planned == f"{plan.num_blocks:,}"
+        assert report.figures.memory_bytes == pytest.approx(23.2 * 2**30, rel=1e-4)
 
 
 # Input that is no log
 
 
-def test_a_number_that_is_none_is_passed_over() -> None:
-    lines = [
-        *("KV cache memory: 1.2.3 GiB", "KV cache size: , tokens", "# GPU blocks: " + "9" * 5_000),
-        *("KV cache size: " + "9" * 5_000 + " tokens", "for 8,192 tokens per request: 1..2x"),
-    ]
-    log = read_lines([*write_log(QWEN), *lines])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Available KV cache memory: 1.2.3 GiB",
+        "Available KV cache memory: . GiB",
+        "GPU KV cache size: , tokens",
+        "GPU KV cache size: " + "9" * 5_000 + " tokens",
+        "Maximum concurrency for 8,192 tokens per request: 1..2x",
+        "# GPU blocks: " + "9" * 5_000,
+        "Prefix cache hit rate: ..%",
+    ],
+)
+def test_a_number_that_is_none_is_passed_over(line: str) -> None:
+    log = read_lines([*write_log(QWEN), line])
     assert log.num_read == read_lines(write_log(QWEN)).num_read
-    assert report_log(log, None, {}).agree
+    assert report_log(log, None, {}).figures.agree
 
 
 def test_a_length_of_400_digits_is_one_clear_line() -> None:
@@ -415,7 +562,7 @@ def test_a_length_of_400_digits_is_one_clear_line() -> None:
     assert code == 2
     assert error.startswith("error: ")
     lines = [line.replace("max_seq_len=262144", f"max_seq_len={long}") for line in write_log(QWEN)]
-    assert _read(lines).agree
+    assert _read(lines).figures.agree
 
 
 NUMBERS = st.sampled_from(
@@ -471,7 +618,7 @@ def test_any_log_is_a_report_or_one_clear_error(
     except HybridBlocksError:
         return
     assert msgspec.json.encode(report)
-    assert all(figure.planned != "" for figure in report.figures)
+    assert all(figure.planned != "" for figure in report.figures.figures)
 
 
 def _unbounded(pattern: Any, *, is_last: bool) -> bool:
@@ -492,14 +639,30 @@ def _unbounded(pattern: Any, *, is_last: bool) -> bool:
     return False
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", [*PATTERNS.values(), *(it for it, _ in _COMPILED)])
 def test_no_line_takes_more_than_linear_time(pattern: re.Pattern[str]) -> None:
     assert not _unbounded(_parser.parse(pattern.pattern), is_last=True)
     assert _unbounded(_parser.parse("a(.*)b"), is_last=True)
 
 
 def test_an_endless_log_is_kept_in_bounded_memory() -> None:
-    memory = (f"Available KV cache memory: {number} GiB" for number in range(5_000))
-    log = read_lines(chain(write_log(QWEN), memory))
+    status = "Running: {} reqs, Waiting: 2 reqs, GPU KV cache usage: 9.5%, Preemptions: 1,"
+    lines = (
+        line
+        for number in range(30_000)
+        for line in (status.format(number), f"max_num_seqs ({number}) exceeds available Mamba ")
+    )
+    log = read_lines(chain(write_log(QWEN), lines, write_log(QWEN)[5:6] * 5_000))
     assert max(map(len, log.facts.values())) <= 4_096
-    assert log.last("memory") == "4999"
+    assert log.facts["running"] == ["29999"]
+    assert log.facts["preemptions"] == ["30000"]
+    assert len(log.troubles) <= 64
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "folder", "pipe"])
+def test_what_is_no_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    code, _, error = _run("--log", str(tmp_path / name))
+    assert code == 2
+    assert error.count("\n") == 1

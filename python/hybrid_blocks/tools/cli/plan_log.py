@@ -1,11 +1,14 @@
 """``hybrid-blocks plan --log FILE``."""
 
+import codecs
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import typer
@@ -25,6 +28,8 @@ from hybrid_blocks.tools.read.log_lines import Logged, read_lines
 from hybrid_blocks.tools.read.log_report import LogReport, report_log
 from hybrid_blocks.tools.read.vllm_variables import partition_of
 from hybrid_blocks.units import gib, parse_memory, parse_tokens
+
+_BETWEEN_RETURNS: Final = re.compile(r"[^\r]+")
 
 
 def plan_of_log(
@@ -96,20 +101,45 @@ def _read(file: Path) -> Logged:
 def _lines(file: Path) -> Iterator[str]:
     stdin: Any = sys.stdin.buffer
     pieces = iter(partial(stdin.read1, PIECE_BYTES), b"") if file == STDOUT else unpack(file)
-    for _, line in numbered_lines(pieces, file):
-        yield line.decode(errors="replace")
+    for _, line in numbered_lines(_in_utf_8(pieces), file):
+        # A bar of progress returns to the beginning of its line.
+        for part in _BETWEEN_RETURNS.finditer(line.decode(errors="replace")):
+            yield part[0]
+
+
+def _in_utf_8(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Write text in UTF-16 as UTF-8; PowerShell redirects logs so."""
+    first = next(pieces, b"")
+    if not first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield first
+        yield from pieces
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for piece in chain((first,), pieces):
+        yield decoder.decode(piece).encode()
 
 
 def _print(report: LogReport, console: Console, *, whole: bool, is_given: bool) -> None:
+    figures = report.figures
     version = f"vLLM {report.version or '(no release logged)'}"
-    origin = "as logged" if report.is_memory_logged else "solved from the tokens"
+    origin = "as logged" if figures.is_memory_logged else "solved from the tokens"
     origin = "as given" if is_given else origin
-    console.print(f"log of {version}: {report.model}, {gib(report.memory_bytes)} {origin}")
+    console.print(f"log of {version}: {report.model}, {gib(figures.memory_bytes)} {origin}")
     table = grid("figures", "", "logged", "planned")
-    for figure in report.figures:
-        table.add_row(figure.name, figure.logged or "-", figure.planned)
+    for figure in figures.figures:
+        table.add_row(figure.name, figure.logged or "-", figure.planned or "-")
     print_table(console, table)
     console.print(_verdict(report), soft_wrap=True)
+    if (running := report.running) is not None:
+        hits = "" if running.hits is None else f", {running.hits:.1f} % of tokens found at last"
+        usage = "" if running.usage is None else f", up to {running.usage:.1f} % in use"
+        console.print(
+            f"at work: up to {running.running:,} requests running and {running.waiting:,} waiting"
+            f"{usage}{hits}, {running.preemptions:,} preemptions",
+            soft_wrap=True,
+        )
+    for words, advice in report.troubles:
+        console.print(f"in the log: {words}: {advice}", soft_wrap=True)
     unknown = report.num_lines - report.num_read
     console.print(f"{report.num_read:,} lines were read, {unknown:,} say nothing of the cache")
     console.print()
@@ -120,12 +150,16 @@ def _print(report: LogReport, console: Console, *, whole: bool, is_given: bool) 
 
 
 def _verdict(report: LogReport) -> str:
-    if all(figure.logged is None for figure in report.figures):
+    figures = report.figures
+    known = [figure for figure in figures.figures if figure.logged is not None]
+    if not known:
         return "the log has no figures of the cache"
-    if report.agree:
+    if figures.agree:
         return "all figures of the log are those that the planner expects"
-    differing = ", ".join(figure.name for figure in report.figures if not figure.agrees)
-    told = "no single option explains it"
-    if report.explanation:
-        told = f"they agree with {report.explanation}"
+    differing = ", ".join(figure.name for figure in known if not figure.agrees)
+    told = (
+        f"they agree with {figures.explanation}"
+        if figures.explanation
+        else "no single option explains it"
+    )
     return f"the planner expects other figures ({differing}): {told}"

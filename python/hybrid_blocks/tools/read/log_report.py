@@ -8,14 +8,21 @@ from typing import Any, Final
 
 import msgspec
 
-from hybrid_blocks.geometry import capacity, plan_natural
 from hybrid_blocks.geometry.card import CPU
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.plan.report import Plan, Report, make_report
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
-from hybrid_blocks.tools.plan.vllm import VllmPlan, plan_vllm
 from hybrid_blocks.tools.read.command import of_options
+from hybrid_blocks.tools.read.log_figures import (
+    Figures,
+    compare_figures,
+    compare_natural,
+    is_natural,
+    of_engines,
+    tokens_of_blocks,
+    tokens_of_requests,
+)
 from hybrid_blocks.tools.read.log_lines import Logged
 from hybrid_blocks.tools.read.options import Option, recorded
 
@@ -127,68 +134,40 @@ def _plain(text: str) -> Any:
     return int(text) if text.isdecimal() and len(text) < _MOST_DIGITS else text
 
 
+_COUNTS_REQUESTS: Final = (0, 20, 1, True)
 _BATCHES_IN_FLIGHT: Final = (0, 26)
-"""The release since which vLLM schedules asynchronously unless an option forbids it."""
 _ASSUMED: Final = "is assumed, as vLLM does"
-_GIB: Final = 2**30
-_HALF_A_DIGIT: Final = 0.005
-_MOST_BLOCKS: Final = 2**31
-_ROOM: Final = 2**50
-
-_OTHERS: Final[tuple[tuple[str, Any], ...]] = (
-    *(("mamba_cache_mode", mode) for mode in ("none", "align")),
-    *(("in_flight_batches", batches) for batches in (1, 2)),
-    *(("kv_cache_dtype", name) for name in ("fp8", "auto")),
-    *(("max_num_batched_tokens", tokens) for tokens in (2048, 4096, 8192, 16384)),
-    *(("num_speculative_tokens", tokens) for tokens in range(9)),
-    *(("tp", ranks) for ranks in (1, 2, 4, 8)),
-    *(("mamba_ssm_dtype", name) for name in ("bfloat16", "float16", "float32")),
-    *(("card", card) for card in ("H100-80GB", "A100-80GB")),
-)
-"""Options that a log may not tell; one of them may explain its figures."""
-_FLAGS: Final = {
-    "card": "--gpu {}",
-    "mamba_ssm_dtype": "--mamba-ssm-cache-dtype {}",
-    "num_speculative_tokens": "--speculative mtp:{}",
-}
 
 
-class Figure(msgspec.Struct, frozen=True):
-    """One figure; ``logged`` is None where the log has none."""
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine at work: the most of each figure, the last share of tokens found, all preemptions.
 
-    name: str
-    logged: str | None
-    planned: str
+    Shares are in percent.
+    """
 
-    @property
-    def agrees(self) -> bool:
-        """Whether the log does not contradict the plan."""
-        return self.logged in {None, self.planned}
+    running: int
+    waiting: int
+    usage: float | None = None
+    hits: float | None = None
+    preemptions: int = 0
 
 
 class LogReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A log of an engine's start, and the plan of the same bytes.
+    """A log of an engine's start.
 
-    ``explanation`` is the option with which the plan would agree, if one does. ``report`` is None
-    where no request of the maximum length fits; ``refusal`` says so.
+    ``report`` is None where no request of the maximum length fits.
     """
 
     version: str | None
     model: str
     deployment: Deployment
-    memory_bytes: int
-    is_memory_logged: bool
-    figures: tuple[Figure, ...]
-    explanation: str | None
+    figures: Figures
+    running: Running | None
+    troubles: tuple[tuple[str, str], ...]
     num_lines: int
     num_read: int
     report: Report | None
     refusal: str | None
-
-    @property
-    def agree(self) -> bool:
-        """Whether all figures of the log are those of the plan."""
-        return all(figure.agrees for figure in self.figures)
 
 
 def report_log(
@@ -207,26 +186,41 @@ def report_log(
         raise PlanError("the log is empty: give what vLLM writes at its start")
     if not log.num_read:
         raise PlanError(f"none of {log.num_lines:,} lines is one that vLLM logs of a cache")
+    version = log.first("version")
+    model, deployment = _deployment(log, source, version, given)
     if memory_bytes is not None:
-        facts = log.facts | {"memory": [str(memory_bytes / _GIB)]}
-        log = msgspec.structs.replace(log, facts=facts)
-    model, deployment = _deployment(log, source, given)
-    compare = _compare_natural if log.last("slabs") is not None else _compare
-    memory, figures, explanation = compare(log, model, deployment)
+        log = log.with_memory(memory_bytes)
+    engines = [
+        (number, _figures(of_engine, model, deployment, version))
+        for number, of_engine in log.of_engines()
+    ]
+    figures = of_engines(engines) if engines else _figures(log, model, deployment, version)
+    return _report(log, model, deployment, figures)
+
+
+def _figures(log: Logged, model: Model, deployment: Deployment, version: str | None) -> Figures:
+    if is_natural(log):
+        return compare_natural(log, model, deployment)
+    release = _release(version)
+    is_old = release is not None and release < _COUNTS_REQUESTS
+    tokens_of = tokens_of_blocks if is_old else tokens_of_requests
+    return compare_figures(log, model, deployment, tokens_of)
+
+
+def _report(log: Logged, model: Model, deployment: Deployment, figures: Figures) -> LogReport:
     report, refusal = None, None
     try:
         lengths = typical_lengths(deployment.length(model))
-        report = make_report(Plan(model, memory, deployment), lengths)
+        report = make_report(Plan(model, figures.memory_bytes, deployment), lengths)
     except PlanError as error:
         refusal = str(error)
     return LogReport(
-        version=log.last("version"),
+        version=log.first("version"),
         model=model.name,
         deployment=deployment,
-        memory_bytes=memory,
-        is_memory_logged=bool(log.numbers("memory") or log.numbers("usable")),
         figures=figures,
-        explanation=explanation,
+        running=_running(log),
+        troubles=log.troubles,
         num_lines=log.num_lines,
         num_read=log.num_read,
         report=report,
@@ -235,141 +229,47 @@ def report_log(
 
 
 def _deployment(
-    log: Logged, source: str | None, given: Mapping[str, Any]
+    log: Logged, source: str | None, version: str | None, given: Mapping[str, Any]
 ) -> tuple[Model, Deployment]:
     options = options_of(log)
-    name = options.pop("model", None) or log.last("banner_model")
+    name = options.pop("model", None) or log.first("banner_model")
     if name is None and source is None:
         raise PlanError("the log does not name its model: put the model before --log")
     command = of_options(options, name, {}, source)
-    changed: dict[str, Any] = {}
-    if match := re.match(r"(\d{1,6})\.(\d{1,6})", log.last("version") or ""):
-        release = int(match[1]), int(match[2])
-        # Builds of a branch call themselves 0.1.
-        if release != (0, 1):
-            changed["release"] = release
-            if release < _BATCHES_IN_FLIGHT:
-                changed["in_flight_batches"] = 1
+    deployment = command.deployment
+    release = _release(version)
+    if release is not None:
+        deployment = msgspec.structs.replace(deployment, release=release[:2])
+    if release is not None and release < _BATCHES_IN_FLIGHT:
+        deployment = msgspec.structs.replace(deployment, in_flight_batches=1)
     if "device_config=cpu" in (log.last("engine") or ""):
-        changed["card"] = CPU
+        deployment = msgspec.structs.replace(deployment, card=CPU)
     if (kernel := log.last("gdn_kernel")) is not None:
-        changed["gdn_prefill_backend"] = "flashinfer" if kernel == "FlashInfer" else "triton"
+        backend = "flashinfer" if kernel == "FlashInfer" else "triton"
+        deployment = msgspec.structs.replace(deployment, gdn_prefill_backend=backend)
     notes = tuple(note for note in command.model.notes if _ASSUMED not in note)
     model = msgspec.structs.replace(command.model, notes=notes)
-    return model, msgspec.structs.replace(command.deployment, **{**changed, **given})
+    return model, msgspec.structs.replace(deployment, **given)
 
 
-Compared = tuple[int, tuple[Figure, ...], str | None]
-"""Bytes of the cache, figures of the log next to the planned ones, and what explains them."""
+def _release(version: str | None) -> tuple[int, int, int, bool] | None:
+    """Return the numbers of a release, and whether it is one: candidates come before it."""
+    match = re.match(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(rc|a|b|\.dev)?", version or "")
+    # Builds of a branch call themselves 0.1.
+    if match is None or (match[1], match[2]) == ("0", "1"):
+        return None
+    return int(match[1]), int(match[2]), int(match[3] or 0), match[4] is None
 
 
-def _compare(log: Logged, model: Model, deployment: Deployment) -> Compared:
-    """Plan the pool that the log tells."""
-    plan = _planned(log, model, deployment)
-    figures = tuple(_figures(log, plan))
-    gib, least = _gib(log, plan), plan.num_blocks * plan.block_bytes
-    memory = least
-    if gib is not None:
-        memory = min(max(int(gib * _GIB), least), least + plan.block_bytes - 1)
-    agree = all(figure.agrees for figure in figures)
-    return memory, figures, None if agree else _explanation(log, model, deployment)
-
-
-def _gib(log: Logged, plan: VllmPlan) -> float | None:
-    """GiB of the worker that has least, which all take.
-
-    A start that fails logs what is left beside the null block.
-    """
-    usable = (gib + plan.block_bytes / _GIB for gib in log.numbers("usable"))
-    return min(log.numbers("memory") or usable, default=None)
-
-
-def _planned(log: Logged, model: Model, deployment: Deployment) -> VllmPlan:
-    """Return the plan of the fewest blocks that hold the tokens, within the logged memory."""
-    probe = plan_vllm(model, _ROOM, deployment)
-    least, written, most = _num_blocks(log, probe)
-    tokens, longest = log.last("tokens"), log.last("longest")
-    if tokens is None and longest is None:
-        return _of_blocks(probe, written)
-    wanted = int((tokens or longest or "0").replace(",", ""))
-    while least < most:
-        middle = (least + most) // 2
-        plan = _of_blocks(probe, middle)
-        enough = (plan.longest() if tokens is None else plan.tokens) >= wanted
-        least, most = (least, middle) if enough else (middle + 1, most)
-    return _of_blocks(probe, least)
-
-
-def _num_blocks(log: Logged, probe: VllmPlan) -> tuple[int, int, int]:
-    """Return the blocks that the logged memory holds: the fewest, as it is written, and the most.
-
-    A log names no memory by its pipeline stage; the tokens decide for several stages.
-    """
-    blocks, gib = log.last("blocks"), _gib(log, probe)
-    if blocks is not None:
-        return int(blocks), int(blocks), int(blocks)
-    if gib is None and log.last("tokens") is None:
-        raise PlanError(
-            "the log does not say how much memory the cache has: paste its line 'Available KV "
-            "cache memory' or 'KV cache size', or give --memory"
-        )
-    is_uneven = len(probe.stage_block_bytes) > 1 and log.last("tokens") is not None
-    if gib is None or is_uneven:
-        return 1, 1, _MOST_BLOCKS
-    least, written, most = (
-        max(int((gib + change) * _GIB) // probe.block_bytes, 1)
-        for change in (-_HALF_A_DIGIT, 0, _HALF_A_DIGIT)
+def _running(log: Logged) -> Running | None:
+    running = log.numbers("running")
+    if not running:
+        return None
+    hits = log.numbers("hits")
+    return Running(
+        running=int(max(running)),
+        waiting=int(max(log.numbers("waiting"))),
+        usage=max(log.numbers("usage")),
+        hits=hits[-1] if hits else None,
+        preemptions=int(sum(log.numbers("preemptions"))),
     )
-    return least, written, most
-
-
-def _of_blocks(probe: VllmPlan, num_blocks: int) -> VllmPlan:
-    return msgspec.structs.replace(
-        probe, num_blocks=num_blocks, memory_bytes=num_blocks * probe.block_bytes
-    )
-
-
-def _figures(log: Logged, plan: VllmPlan) -> Iterator[Figure]:
-    needed = plan.blocks_per_request(plan.max_model_len) * plan.block_bytes / _GIB
-    for name, fact, planned, form in (
-        ("max length", "length", plan.max_model_len, "{:,.0f}"),
-        ("attention block", "block", plan.block_tokens, "{:,.0f}"),
-        ("blocks", "blocks", plan.num_blocks, "{:,.0f}"),
-        ("tokens", "tokens", plan.tokens, "{:,.0f}"),
-        ("concurrency", "concurrency", plan.max_concurrency, "{:.2f}x"),
-        ("GiB that a request needs", "needed", needed, "{:.2f}"),
-        ("longest that fits", "longest", plan.longest(), "{:,.0f}"),
-    ):
-        logged = log.numbers(fact)
-        if logged or fact not in {"needed", "longest"}:
-            text = form.format(logged[-1]) if logged else None
-            yield Figure(name, text, form.format(planned))
-
-
-def _explanation(log: Logged, model: Model, deployment: Deployment) -> str | None:
-    """Return the option that, with another value, makes all figures agree."""
-    for option, value in _OTHERS:
-        if getattr(deployment, option) == value:
-            continue
-        with suppress(PlanError):
-            other = msgspec.structs.replace(deployment, **{option: value})
-            if all(figure.agrees for figure in _figures(log, _planned(log, model, other))):
-                flag = _FLAGS.get(option, f"--{option.replace('_', '-')} {{}}")
-                return flag.format(value)
-    return None
-
-
-def _compare_natural(log: Logged, model: Model, deployment: Deployment) -> Compared:
-    """Plan the slabs that level ``natural`` logs, within the logged memory."""
-    slab = plan_natural(model, _ROOM, deployment).slab_bytes
-    least = int((log.last("slabs") or "0").replace(",", "")) * slab
-    gib, length = min(log.numbers("memory"), default=least / _GIB), deployment.length(model)
-    memory = min(max(int(gib * _GIB), least), least + slab - 1)
-    plan = plan_natural(model, memory, deployment)
-    figures = (
-        Figure("max length", log.last("length"), f"{length:,}"),
-        Figure("slabs", log.last("slabs"), f"{plan.num_slabs:,}"),
-        Figure("tokens", log.last("tokens"), f"{capacity.tokens(plan, length):,}"),
-        Figure("concurrency", log.last("concurrency"), f"{capacity.concurrency(plan, length):.2f}"),
-    )
-    return memory, figures, None
