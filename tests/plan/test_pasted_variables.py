@@ -30,7 +30,7 @@ def planned(text: str, gib: int) -> VllmPlan:
     [
         f"VLLM_PP_LAYER_PARTITION=48,16 {QWEN}",
         f"export VLLM_PP_LAYER_PARTITION=48,16\n{QWEN}",
-        f"docker run -e VLLM_PP_LAYER_PARTITION=48,16 image {QWEN}",
+        f"docker run -e VLLM_PP_LAYER_PARTITION=48,16 vllm/vllm-openai {QWEN}",
     ],
 )
 def test_a_partition_gives_the_layers_of_each_stage(text: str) -> None:

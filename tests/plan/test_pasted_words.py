@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent.parent
 SERVE = "vllm serve Phi-4"
+ABC = {"A": "1", "B": "2", "C": "3"}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,10 @@ SERVE = "vllm serve Phi-4"
         ("A='x y'\nB=$A vllm serve \"${B}\" ${C:-7} ${D-}", ["$B", "7"], {"B": "x y"}),
         ("A='-tp 2'; vllm serve m$A", ["m-tp", "2"], {}),
         ("$ env A=1 nohup /usr/bin/vllm serve m", ["m"], {"A": "1"}),
-        ("docker run -it -e A=1 --env B=2 image vllm serve m", ["m"], {"A": "1", "B": "2"}),
+        ("docker run -it -e A=1 --env B=2 -eC=3 i vllm serve m", ["m"], ABC),
+        ("A=1 B=2 docker run -e A --gpus all vllm/vllm-openai m", ["m"], {"A": "1"}),
+        ("docker run --entrypoint vllm i serve m -tp 2", ["m", "-tp", "2"], {}),
+        ("docker run --rm -p8000:8000 any/image --model m", ["--model", "m"], {}),
     ],
 )
 def test_words_are_those_that_a_shell_makes(
@@ -55,7 +59,9 @@ def test_words_are_those_that_a_shell_makes(
         ('vllm serve "m', "a quote is not closed"),
         ("vllm serve $(cat m)", "write the value itself"),
         ('vllm serve "`cat m`"', "write the value itself"),
-        ("docker run vllm/vllm-openai --model m", "paste vllm serve with what follows the image"),
+        ("docker run -e A=1", "docker run names no image"),
+        ("docker run --entrypoint bash vllm/vllm-openai -c 'vllm serve m'", "paste vllm serve"),
+        ("docker run ubuntu sleep 1", "paste vllm serve"),
         ("ssh host 'vllm serve m'", "paste vllm serve"),
         ("services: {vllm: {image: vllm/vllm-openai}}", "paste vllm serve"),
         ("python -m sglang.launch_server --model m", "paste vllm serve"),
@@ -106,6 +112,7 @@ FULL = LONGEST - 64
         f"vllm serve {'m' * FULL}",
         f"HYBRID_BLOCKS={'a' * FULL} {SERVE}",
         "docker run " + "-e A=B " * (FULL // 7),
+        "docker run vllm/vllm-openai",
     ],
     ids=lambda text: repr(text[:50]),
 )

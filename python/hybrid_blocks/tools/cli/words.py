@@ -41,8 +41,8 @@ def made_by(context: typer.Context) -> "MadeBy":
 
 
 _PASTED: Final = "hybrid_blocks.pasted"
-_START: Final = ("vllm", "serve")
-_WITHIN: Final = re.compile(r"\b(vllm\s+serve|api_server)\s")
+_STARTS: Final = (("vllm", "serve"), ("docker", "run"), ("podman", "run"))
+_WITHIN: Final = re.compile(r"\b(vllm\s+serve|(docker|podman|nerdctl)\s+run|api_server)\s")
 _ASSIGNMENT: Final = re.compile(r"[A-Z_][A-Z_0-9]*=")
 
 
@@ -86,7 +86,7 @@ def _place(args: list[str]) -> tuple[int | None, int]:
         return args.index("--"), 1
     names = [PurePath(word).name for word in args]
     for index, pair in enumerate(zip(names, args[1:], strict=False)):
-        if pair == _START:
+        if pair in _STARTS:
             assigned = takewhile(_ASSIGNMENT.match, reversed(args[:index]))
             return index - sum(1 for _ in assigned), 0
     whole = next((index for index, word in enumerate(args) if _WITHIN.search(word)), None)

@@ -81,6 +81,8 @@ def _of_server(found: Words, parsed: Parsed, source: str | None, cards: Cards | 
         notes = [figures_of(level, refusal)]
     else:
         level, notes = "off", [f"{left_out}; this command gets the figures of vLLM"]
+    if found.env_file:
+        notes.append("variables in --env-file are not read; write them as -e NAME=VALUE")
     model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
     return msgspec.structs.replace(
         command,

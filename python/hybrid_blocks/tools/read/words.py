@@ -11,8 +11,8 @@ import msgspec
 from hybrid_blocks.model import PlanError
 
 PASTE: Final = (
-    "paste vllm serve MODEL … or python -m vllm.entrypoints.openai.api_server …, with assignments "
-    "and export before it; of docker run … IMAGE …, paste vllm serve with what follows the image"
+    "paste vllm serve MODEL …, python -m vllm.entrypoints.openai.api_server … or docker run … "
+    "IMAGE …, with assignments and export before it"
 )
 LONGEST: Final = 65_536
 """Characters of a command; a longer one is refused, as its words could not be checked by eye."""
@@ -47,13 +47,28 @@ _WITHIN_QUOTES: Final = re.compile(
 )
 _VARIABLES: Final = ("name", "braced", "default")
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_CONTAINERS: Final = ("docker", "podman", "nerdctl")
+
+# Options of ``docker run`` that take no value; every other one takes one.
+_DOCKER_SWITCHES: Final = frozenset(
+    {
+        *("--detach", "--disable-content-trust", "--init", "--interactive", "--no-healthcheck"),
+        *("--oom-kill-disable", "--privileged", "--publish-all", "--quiet", "--read-only", "--rm"),
+        *("--sig-proxy", "--tty", "--replace", "--help"),
+    }
+)
+_DOCKER_LETTERS: Final = "ditPq"
 
 
 class Words(msgspec.Struct, frozen=True):
-    """Arguments of vLLM's server, and the variables in its environment."""
+    """Arguments of vLLM's server, and the variables in its environment.
+
+    ``env_file`` tells whether a container also takes variables from a file.
+    """
 
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
+    env_file: bool = False
 
 
 def find_server(words: Sequence[str]) -> Words:
@@ -179,8 +194,43 @@ def _server(words: Sequence[str], exported: Mapping[str, str]) -> Words | None:
     """Find the server that one command starts; None where it starts another program."""
     for index, (word, following) in enumerate(zip_longest(words, words[1:], fillvalue="")):
         name = PurePath(word).name
+        if name in _CONTAINERS and following in {"run", "create"}:
+            return _container(words[index + 2 :], {**exported, **_assigned(words[:index])})
         is_module = following.startswith("vllm.") and following.endswith(".api_server")
         if (name == "vllm" and following == "serve") or (name == "-m" and is_module):
             environment = {**exported, **_assigned(words[:index])}
             return Words(tuple(words[index + 2 :]), environment)
     return None
+
+
+def _container(words: Sequence[str], exported: Mapping[str, str]) -> Words | None:
+    """Find the server of a container; the entry point of vLLM's image is ``vllm serve``."""
+    index, entry, variables, env_file = 0, [], dict[str, str](), False
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
+        index += 1
+        if word.startswith("--"):
+            option, equals, value = word.partition("=")
+            takes_next = not equals and option not in _DOCKER_SWITCHES
+        else:
+            letters = word[1:].lstrip(_DOCKER_LETTERS)
+            option, value = f"-{letters[:1]}", letters[1:].removeprefix("=")
+            takes_next = bool(letters) and not value
+        if takes_next:
+            value = words[index] if index < len(words) else ""
+            index += 1
+        if option in {"-e", "--env"}:
+            variables |= _assigned([value]) or {
+                name: exported[name] for name in [value] if name in exported
+            }
+        elif option == "--entrypoint":
+            entry = [value]
+        env_file = env_file or option == "--env-file"
+    if index >= len(words):
+        raise PlanError("docker run names no image: put it before the server's arguments")
+    arguments = [*entry, *words[index + 1 :]]
+    found = _server(arguments, variables)
+    if found is None and not entry:
+        of_image = not arguments or arguments[0].startswith("-") or "vllm" in words[index]
+        found = Words(tuple(arguments), variables) if of_image else None
+    return None if found is None else msgspec.structs.replace(found, env_file=env_file)
