@@ -16,15 +16,6 @@ KINDS = {"granitemoehybrid": 1e-5, "qwen3_next": 0.0}
 A product of matrices rounds by the size of its batch: 3e-7 was seen in float32.
 """
 
-DRAFTS: dict[str, Any] = {
-    "speculative_config": {
-        "method": "ngram",
-        "num_speculative_tokens": 3,
-        "prompt_lookup_max": 3,
-        "prompt_lookup_min": 1,
-    },
-}
-
 
 def engine(*, inside: bool = True, alone: bool = True, **options: Any) -> dict[str, Any]:
     return {"places": PLACES, "inside": inside, "alone": alone, "options": options}
@@ -63,16 +54,3 @@ def test_steps_of_several_prompts_leave_the_same_but_for_rounding(kind: str) -> 
     assert together.tokens == chunks.tokens
     assert 0 < in_chunks.num_states <= chunks.num_states
     assert in_chunks.farthest <= max(KINDS[kind], 0.02)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_drafts_change_no_state_of_a_prompt(kind: str) -> None:
-    engines = [
-        engine(inside=False, max_num_batched_tokens=65, enable_prefix_caching=False, **DRAFTS),
-        engine(**DRAFTS),
-        engine(alone=False, max_num_batched_tokens=256, **DRAFTS),
-    ]
-    (chunks, inside, together), _ = run(models.build(kind), engines)
-    assert inside.num_states == inside.num_equal == chunks.num_states > 0
-    assert together.num_states == chunks.num_states
-    assert together.farthest <= KINDS[kind]

@@ -64,12 +64,7 @@ def test_an_engine_without_states_says_nothing(told: list[str]) -> None:
         ("unmarked_states", {}, {"b": MARKED, "c": STATE}, "full"),
         ("smaller_checkpoints", {}, {"b": MARKED}, "int8"),
         ("dbo", {"parallel_config": SimpleNamespace(use_ubatching=True)}, {"b": MARKED}, "full"),
-        (
-            "adaptive_verification",
-            {"speculative_config": SimpleNamespace(enable_adaptive_verification=True)},
-            {"b": MARKED},
-            "full",
-        ),
+        ("drafts_inside", {"speculative_config": object()}, {"b": MARKED}, "full"),
     ],
 )
 def test_an_engine_that_cannot_says_why(

@@ -79,11 +79,10 @@ def alignment(
 def _reason(
     config: VllmConfig, states: Mapping[str, KVCacheSpec], checkpoint_format: StateFormat
 ) -> str | None:
-    speculative: Any = config.speculative_config
     options = {
         "smaller_checkpoints": checkpoint_format != RUNNING,
         "dbo": config.parallel_config.use_ubatching,
-        "adaptive_verification": getattr(speculative, "enable_adaptive_verification", False),
+        "drafts_inside": config.speculative_config is not None,
     }
     if why := first(options, format=checkpoint_format):
         return why
