@@ -149,5 +149,8 @@ def test_the_configuration_carries_the_number_and_vllms_code_sees_no_checkpoints
     assert isinstance(states, type(STATE))
     assert (states.num_prefill_checkpoint_blocks, states.prefill_checkpoint_alignment) == (0, None)
     cache = SimpleNamespace(prefix_cache_retention_interval=None)
-    planned = make_config(SimpleNamespace(cache_config=cache, use_v2_model_runner=True), groups, 8)  # type: ignore[arg-type]
+    engine: Any = SimpleNamespace(
+        cache_config=cache, use_v2_model_runner=True, model_config=None, parallel_config=None
+    )
+    planned = make_config(engine, groups, 8)
     assert planned.prefill_checkpoint_alignment == number
