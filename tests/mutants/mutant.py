@@ -31,17 +31,29 @@ class Mutant:
         return re.sub(r":\d+:\d+: ", ": ", self.name)
 
 
+def parse(listed: Sequence[dict[str, Any]]) -> list[Mutant]:
+    """Return what ``cargo mutants --list --json`` printed; numbers count from 1."""
+    return [
+        Mutant(
+            number,
+            entry["name"],
+            entry["file"],
+            entry["genre"],
+            entry["replacement"],
+            *(
+                (entry["span"][side]["line"], entry["span"][side]["column"])
+                for side in ("start", "end")
+            ),
+        )
+        for number, entry in enumerate(listed, 1)
+    ]
+
+
 def list_all(tool: Path, root: Path, packages: Sequence[str]) -> list[Mutant]:
-    """Ask `cargo-mutants` for all changes of packages; numbers count from 1."""
+    """Ask `cargo-mutants` for all changes of some packages, in one list: numbers are switches."""
     command = [str(tool), "mutants", "--list", "--json", *(f"--package={it}" for it in packages)]
     listed = subprocess.run(command, cwd=root, check=True, stdout=subprocess.PIPE).stdout
-    return [_of(entry, number) for number, entry in enumerate(json.loads(listed), 1)]
-
-
-def _of(entry: dict[str, Any], number: int) -> Mutant:
-    about = (entry[name] for name in ("name", "file", "genre", "replacement"))
-    sides = (entry["span"][side] for side in ("start", "end"))
-    return Mutant(number, *about, *((side["line"], side["column"]) for side in sides))
+    return parse(json.loads(listed))
 
 
 def sample(mutants: Sequence[Mutant], parts: int, seed: str) -> list[Mutant]:

@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 
-from mutants.build import Test
+from mutants.build import CompiledTest
 from mutants.mutant import Mutant
 
 MAX_BYTES = 4 << 30
@@ -40,14 +40,14 @@ class Runner:
         FailsAnywayError: if one fails with no mutant, as nothing could be told from its failures.
     """
 
-    def __init__(self, tests: Sequence[Test], patience: float = 20.0) -> None:
+    def __init__(self, tests: Sequence[CompiledTest], patience: float = 20.0) -> None:
         self._patience = patience
         self._seconds = {}
         self._num_caught = Counter(tests)
         for test in tests:
             before = _seconds_of_children()
             if _run(test, 0) != "missed":
-                raise FailsAnywayError(f"{test[0].name} fails without a mutant")
+                raise FailsAnywayError(f"{test.executable.name} fails without a mutant")
             self._seconds[test] = _seconds_of_children() - before
 
     def run(self, mutant: Mutant) -> str:
@@ -65,11 +65,10 @@ def _seconds_of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _run(test: Test, number: int, limit: float | None = None) -> str:
-    executable, folder = test
+def _run(test: CompiledTest, number: int, limit: float | None = None) -> str:
     process = subprocess.Popen(
-        [executable, "--quiet"],
-        cwd=folder,
+        [test.executable, "--quiet"],
+        cwd=test.folder,
         env=os.environ | ENVIRONMENT | {"MUTANT": str(number)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

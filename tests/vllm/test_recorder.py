@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hybrid_blocks import metrics
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.recording.recorder import MAX_WAITING, Finished, Recorder
+from hybrid_blocks.recording.recorder import MAX_WAITING, OF_PROCESS, Finished, Recorder
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.tools.profile.loop import Loop
 from hybrid_blocks.tools.profile.workload import Settings
@@ -135,9 +136,21 @@ def test_the_engine_never_waits_for_the_file(recording: Path) -> None:
     assert one.num_dropped == one.total_dropped == 5
     one._say_dropped("a warning")
     assert (one.num_dropped, one.total_dropped) == (0, 5)
-    assert recorder.samples() == []
-    recorder._RECORDER.append(one)
-    assert [sample.value for sample in recorder.samples()] == [5]
+    install.install(Level.MANAGER)
+    try:
+        scheduler = make_scheduler(
+            Groups("full"), num_requests=4, num_blocks=256, max_model_len=2048
+        )
+        assert _dropped(scheduler) == []
+        OF_PROCESS.append(one)
+        assert _dropped(scheduler) == [5]
+    finally:
+        install.uninstall()
+
+
+def _dropped(scheduler: Any) -> list[float]:
+    samples = scheduler.kv_cache_manager._all_samples()
+    return [it.value for it in samples if it.family == metrics.RECORD_DROPPED.family]
 
 
 def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -> None:

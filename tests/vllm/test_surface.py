@@ -31,7 +31,8 @@ _TORCH = {"all_gather_object", "distributed", "float32"}
 _PYTHON |= {"enter_context", "loads", "read_text", "signature", "tolist", "unwrap"}
 _OWN_BY_NAME = {"hybrid_blocks_level", "hybrid_blocks_provenance", "_hybrid_blocks"}
 _OWN_BY_NAME |= {"hybrid_blocks_hooks"}
-_OWN_BY_NAME |= {"close", "put"}  # methods of the trace's recorder
+_OWN_BY_NAME |= {"close", "put", "total_dropped"}  # members of the trace's recorder
+_OWN_BY_NAME |= {"to_dict"}  # of a configuration of transformers
 _OWN_BY_NAME |= {"parameters"}  # fields of the core's kinds
 _OWN_BY_NAME |= {"nbytes", "options", "shape"}  # names on a state's tensors and a checkpoint policy
 
@@ -65,7 +66,10 @@ def test_each_tier_lists_what_it_imports_beside_the_tiers_before_it() -> None:
     scheduler = manager | adapter_reads.imported_with("hybrid_blocks.vllm.scheduler.one_call")
     natural = adapter_reads.imported_with(
         *(f"hybrid_blocks.vllm.{name}" for name in ("natural.install", "check")),
-        *(f"hybrid_blocks.vllm.natural.{name}" for name in ("builder", "functions", "platform")),
+        *(
+            f"hybrid_blocks.vllm.natural.{name}"
+            for name in ("builder", "planning_functions", "platform")
+        ),
     )
     assert pool < manager
     assert set(SURFACE["tiers"]["pool"]["names"]) == pool

@@ -179,3 +179,7 @@ class Recorder:
         )
         self._num_reported += self.num_dropped
         self.num_dropped = 0
+
+
+OF_PROCESS: Final[list[Recorder | None]] = []
+"""The recorder of this process from the first request on; None where no file could be made."""

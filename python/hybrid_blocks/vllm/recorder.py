@@ -16,9 +16,8 @@ from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.metrics import RECORD_DROPPED, Sample
 from hybrid_blocks.recording.record_file import split
-from hybrid_blocks.recording.recorder import Finished, Recorder
+from hybrid_blocks.recording.recorder import OF_PROCESS, Finished, Recorder
 from hybrid_blocks.units import human, parse_memory
 
 logger = init_logger("vllm.hybrid_blocks")
@@ -30,8 +29,6 @@ _FIRST_TOKEN: Final = "_hybrid_blocks_first_token"
 
 _vllm_free_request = Scheduler._free_request
 _vllm_take_prefill_stats = Request.take_prefill_stats
-
-_RECORDER: list[Recorder | None] = []
 
 
 def install() -> None:
@@ -54,15 +51,9 @@ def uninstall() -> None:
     """Take `install` back and close the file."""
     Scheduler._free_request = _vllm_free_request  # type: ignore[method-assign]
     Request.take_prefill_stats = _vllm_take_prefill_stats  # type: ignore[method-assign]
-    while _RECORDER:
-        if recorder := _RECORDER.pop():
+    while OF_PROCESS:
+        if recorder := OF_PROCESS.pop():
             recorder.close()
-
-
-def samples() -> list[Sample]:
-    """Return the number of requests that the record lacks; nothing where there is no record."""
-    recorder = _RECORDER[0] if _RECORDER else None
-    return [RECORD_DROPPED.sample(recorder.total_dropped)] if recorder else []
 
 
 def _path() -> Path:
@@ -79,19 +70,19 @@ def _largest_file() -> int:
 
 def _recorder() -> Recorder | None:
     # Only the process that schedules has finished requests, so that it alone makes a file.
-    if not _RECORDER:
+    if not OF_PROCESS:
         try:
-            _RECORDER.append(Recorder(_path(), _largest_file()))
+            OF_PROCESS.append(Recorder(_path(), _largest_file()))
         except OSError as error:
             logger.warning("hybrid_blocks records no traffic: %s", error)
-            _RECORDER.append(None)
+            OF_PROCESS.append(None)
             return None
         logger.info(
             "hybrid_blocks records finished requests, without prompts, to %s; at most %s a file",
             _path(),
             human(_largest_file()),
         )
-    return _RECORDER[0]
+    return OF_PROCESS[0]
 
 
 # A second comparison of versions finds vLLM's parameters below the wrappers.
@@ -132,10 +123,10 @@ def _record(scheduler: Any, request: Any) -> None:
 
 
 def _stop(error: Exception) -> None:
-    if _RECORDER == [None]:
+    if OF_PROCESS == [None]:
         return
     # The file ends with the process: to wait for it here would hold up the engine.
-    _RECORDER[:] = [None]
+    OF_PROCESS[:] = [None]
     logger.warning(
         "hybrid_blocks stops recording traffic: %s: %s; serving goes on",
         type(error).__name__,

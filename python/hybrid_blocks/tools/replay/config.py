@@ -68,8 +68,8 @@ class EngineConfig:
             refusing the replay.
         step_time: the virtual duration of a step.
         prefill_checkpoint_alignment: tokens that divide the distance from a chunk's start to a
-            state that a forward pass keeps from inside it; None if chunks end there. It takes no
-            time.
+            state that a forward pass keeps from inside it; None if chunks end there, as they do
+            with drafts and with smaller checkpoints. It takes no time.
     """
 
     max_num_seqs: int = 256
@@ -77,7 +77,7 @@ class EngineConfig:
     watermark: float = 0.01
     reject_too_large: bool = False
     step_time: StepTime = field(default_factory=StepTime)
-    prefill_checkpoint_alignment: int | None = None
+    prefill_checkpoint_alignment: int | None = 1
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):

@@ -13,7 +13,7 @@ import hybrid_blocks
 from hybrid_blocks import metrics as figures
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.metrics import Sample
-from hybrid_blocks.vllm import recorder
+from hybrid_blocks.recording.recorder import OF_PROCESS
 from hybrid_blocks.vllm.level import (
     VARIABLE,
     Level,
@@ -137,7 +137,8 @@ class KVCacheManager(VllmKVCacheManager):
         return is_reset
 
     def _all_samples(self) -> list[Sample]:
-        return self._samples() + recorder.samples()
+        dropped = [recorder.total_dropped for recorder in OF_PROCESS if recorder]
+        return [*self._samples(), *map(figures.RECORD_DROPPED.sample, dropped)]
 
     def _samples(self) -> list[Sample]:
         blocks: Any = self.block_pool.blocks

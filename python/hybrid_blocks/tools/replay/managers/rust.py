@@ -183,16 +183,16 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
     else:
         sizes = {"num_slabs": geometry.num_slabs, "blocks_per_slab": list(geometry.pools)}
+    # As level natural decides: no forward pass converts states, and drafts end chunks.
+    is_converted = any(group.kept_pool is not None for group in geometry.groups)
+    is_inside = not is_converted and not cache.num_speculative_tokens
     core = BlockManager(
         groups,
         hasher,
         placement=options.placement,
         max_in_flight_tokens=geometry.in_flight_tokens,
         max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
-        # No forward pass converts states.
-        prefill_checkpoint_alignment=None
-        if any(group.kept_pool is not None for group in geometry.groups)
-        else config.prefill_checkpoint_alignment,
+        prefill_checkpoint_alignment=config.prefill_checkpoint_alignment if is_inside else None,
         watermark=int(config.watermark * (geometry.num_slabs - 1)),
         enable_events=options.places is not None or options.with_film or options.with_events,
         **sizes,  # type: ignore[arg-type]

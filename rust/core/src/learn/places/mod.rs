@@ -116,7 +116,7 @@ impl Placement {
             return self;
         }
         let (found, shared) = (Classes::beside_all(), Classes::beside_all());
-        Self { window, found, shared, ..self }
+        Self { found, shared, window, ..self }
     }
 
     /// A prompt of `class` was admitted, and leaves an earlier one: where that is no longer `found`, and where
