@@ -196,7 +196,7 @@ def test_a_layer_in_pieces_computes_the_same_and_leaves_the_states_between(rows:
     run = state_layers.in_pieces(Layer.core, {"values": 0, "transposed": 1, "out": 0})
     outs = []
     for layer, call in ((whole, Layer.core), (in_pieces, run)):
-        metadata = with_part(batch)
+        metadata: Any = with_part(batch)
         if layer is in_pieces:
             parts = [
                 pieces.Piece(
@@ -260,7 +260,7 @@ def engine(number: int, builder: Builder) -> tuple[AttentionGroup, Any, torch.Te
     """Return a group of two layers, what stands for vLLM's configuration, and the arena."""
     names = [f"{number}.{layer}" for layer in "ab"]
     backend: Any = None
-    group = AttentionGroup(backend, names, mamba("align", 16), number, metadata_builders=[builder])  # type: ignore[list-item]
+    group = AttentionGroup(backend, names, mamba(16, "align"), number, metadata_builders=[builder])  # type: ignore[list-item]
     arena = torch.zeros(100, 4)
     layers = {name: SimpleNamespace(kv_cache=(arena[:, :2], arena[:, 2:])) for name in names}
     compilation = SimpleNamespace(static_forward_context=layers)

@@ -16,8 +16,8 @@ from oracle.engines import full, mamba
 from vllm.model_executor.layers.mamba.mamba_mixer import MambaMixer
 from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 
-STATE = mamba("align", 1024)
-MARKED = replace(STATE, block_stride_alignment=1)
+STATE: Any = mamba(1024, "align")
+MARKED: Any = replace(STATE, block_stride_alignment=1)
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def spec_of(
     kind: type, monkeypatch: pytest.MonkeyPatch, *, is_draft: bool = False, **changes: Any
 ) -> Any:
     monkeypatch.setattr(prefill_checkpoints, "vllm_get_kv_cache_spec", lambda *_: STATE)
-    layer = object.__new__(kind)
+    layer: Any = object.__new__(kind)
     if is_draft:
         monkeypatch.setattr(kind, "is_draft_layer", True)
     return prefill_checkpoints.get_kv_cache_spec(layer, config(**changes))
