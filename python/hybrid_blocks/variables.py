@@ -44,6 +44,12 @@ EVENTS: Final = Variable(
     "all",
     "The blocks that KV-cache events name: all, or at level natural those that a hit can use.",
 )
+FORWARD: Final = Variable(
+    "HYBRID_BLOCKS_FORWARD",
+    "pieces, whole",
+    "pieces",
+    "whole leaves vLLM's forward alone: at level natural chunks of prompts end at checkpoints.",
+)
 KNOWN_PROMPTS: Final = Variable(
     "HYBRID_BLOCKS_KNOWN_PROMPTS",
     "a size such as 64MiB, 0",
@@ -82,7 +88,7 @@ METRICS: Final = Variable(
 )
 
 VARIABLES: Final = (
-    *(LEVEL, SCHEDULER, CHECK, EVENTS, CHECKPOINTS, KNOWN_PROMPTS, OFFLOAD),
+    *(LEVEL, SCHEDULER, CHECK, EVENTS, CHECKPOINTS, FORWARD, KNOWN_PROMPTS, OFFLOAD),
     *(RECORD, RECORD_BYTES, METRICS),
 )
 """All of them."""

@@ -16,6 +16,7 @@ VARIABLE = variables.LEVEL.name
 SCHEDULER = variables.SCHEDULER.name
 CHECK = variables.CHECK.name
 EVENTS = variables.EVENTS.name
+FORWARD = variables.FORWARD.name
 CHECKPOINTS = variables.CHECKPOINTS.name
 KNOWN_PROMPTS = variables.KNOWN_PROMPTS.name
 
@@ -66,6 +67,17 @@ def is_checked() -> bool:
     if value not in ("0", "1"):
         raise InvalidArgumentError(f"{CHECK} is {value!r}; use 1 to check, 0 not to")
     return value == "1"
+
+
+def cuts_forwards() -> bool:
+    """Return whether state layers may run in pieces, so that chunks need not end at checkpoints.
+
+    Raises ``InvalidArgumentError`` for a value that is neither ``pieces`` nor ``whole``.
+    """
+    value = variables.FORWARD.value()
+    if value not in ("pieces", "whole"):
+        raise InvalidArgumentError(f"{FORWARD}={value!r} names no forward; use pieces, whole")
+    return value == "pieces"
 
 
 def publishes_usable_only() -> bool:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.reasons import REASONS
 from hybrid_blocks.vllm import level
 from hybrid_blocks.vllm.natural import prefill_checkpoints
@@ -74,6 +75,20 @@ def test_an_engine_that_cannot_says_why(
     (line,) = told
     assert REASONS[key].keeps_from == "prefill checkpoints"
     assert REASONS[key].sentence.partition("{")[0] in line
+
+
+def test_a_forward_is_left_whole_where_the_environment_asks_for_that(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(level.FORWARD, "whole")
+    assert spec_of(MambaMixer2, monkeypatch) == STATE
+    assert alignment(config(), {"b": MARKED}, "full") is None
+    assert all(level.FORWARD in line for line in told)
+    assert len(told) == 2
+    assert not state_layers._UNDO
+    monkeypatch.setenv(level.FORWARD, "half")
+    with pytest.raises(InvalidArgumentError, match="use pieces, whole"):
+        alignment(config(), {"b": MARKED}, "full")
 
 
 class Other:

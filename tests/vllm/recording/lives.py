@@ -103,7 +103,8 @@ def record(name: str, engine: Engine, seed: int) -> list[Step]:
 def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> dict[str, Any]:
     config = asdict(geometry(manager, use_eagle=engine.use_eagle))
     # Level `natural` alone sets these fields, or all recorded lives but those of rings share them.
-    del config["checkpoints"], config["zeroes_blocks"]
+    for field_of_slabs in ("checkpoints", "prefill_checkpoint_alignment", "zeroes_blocks"):
+        del config[field_of_slabs]
     for group in config["groups"]:
         del group["pool"], group["kept_pool"], group["is_cached"]
         # Recorded lives have a field for each number.

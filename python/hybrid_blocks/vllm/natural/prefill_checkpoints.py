@@ -11,7 +11,7 @@ from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.reasons import first, sentence
-from hybrid_blocks.vllm.level import Level, forward_grant, worker_grant
+from hybrid_blocks.vllm.level import Level, cuts_forwards, forward_grant, worker_grant
 from hybrid_blocks.vllm.natural.layers import RUNNING
 from hybrid_blocks.vllm.worker import runner_hooks, state_layers
 
@@ -45,6 +45,7 @@ def _reason_of_layer(layer: Any, vllm_config: VllmConfig) -> str | None:
     """Return why a layer does not run in pieces; let it run so if nothing stands in the way."""
     row, name = state_layers.row_of(layer), type(layer).__name__
     unfit = {
+        "whole_forward": not cuts_forwards(),
         "state_layer": row is None,
         "draft_states": layer.is_draft_layer,
         "adapted_states": row and row.projects and vllm_config.lora_config is not None,
@@ -80,6 +81,7 @@ def _reason(
     config: VllmConfig, states: Mapping[str, KVCacheSpec], checkpoint_format: StateFormat
 ) -> str | None:
     options = {
+        "whole_forward": not cuts_forwards(),
         "smaller_checkpoints": checkpoint_format != RUNNING,
         "dbo": config.parallel_config.use_ubatching,
         "drafts_inside": config.speculative_config is not None,
