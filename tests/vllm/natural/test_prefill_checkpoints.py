@@ -169,3 +169,14 @@ def test_the_configuration_carries_the_number_and_vllms_code_sees_no_checkpoints
     )
     planned = make_config(engine, groups, 8)
     assert planned.prefill_checkpoint_alignment == number
+
+
+def test_each_reason_that_ends_chunks_is_held_here() -> None:
+    tables: Any = (
+        test_an_engine_that_cannot_says_why,
+        test_a_layer_that_cannot_keeps_its_spec_and_the_log_says_why,
+    )
+    held = {row[0] for table in tables for row in table.pytestmark[0].args[1]}
+    held |= {"vllms_forward", "whole_forward"}
+    ending = {key for key, it in REASONS.items() if it.keeps_from == "prefill checkpoints"}
+    assert held == ending

@@ -80,7 +80,7 @@ def test_where_requests_fill_the_memory_they_leave_each_other_room_for_checkpoin
 @pytest.mark.parametrize("side", Side)
 def test_a_short_prompt_returns(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_served_prompts, "SHORT", range(15, 50))
-    case = Case(load_model("Qwen3.5-27B"), 4 * GIB, deployment(), num_requests=4)
+    case = Case(load_model("Qwen3.5-27B"), 4 * GIB, deployment(), num_requests=4, inside=True)
     row = _served_prompts.measure(side, case)
     is_natural = side is Side.NATURAL
     # A prompt of 17 tokens may leave its state before its first whole block.
@@ -116,8 +116,8 @@ def test_a_model_that_is_refused_is_left_out_and_named(
             raise OtherLevelError("the natural side runs at level manager")
         return {"running": 64 + (side is Side.NATURAL), "live_over_reserved": 1.0}
 
-    def cases(_: Path, models: list[str]) -> Iterator[tuple[dict[str, Any], Any]]:
-        for name in models or ["Phi-4", "Qwen3.5-27B"]:
+    def cases(chosen: Any) -> Iterator[tuple[dict[str, Any], Any]]:
+        for name in chosen.models or ["Phi-4", "Qwen3.5-27B"]:
             for side in Side:
                 yield {"model": name, "side": side}, partial(measure, name, side)
 
