@@ -23,7 +23,7 @@ fn warm(client: u16) -> Placement {
             1 => Some(Departure::InAnswer(number % 700)),
             _ => Some(Departure::InPrompt((1 << (number % 15)) - 1)),
         };
-        let left = |departure| Leaving { author: class, departure, num_before: Some(0) };
+        let left = |departure| Leaving { author: class, number, departure, num_before: Some(0) };
         let found = departure.map(left);
         placement.on_prompt(class, found, found);
     }

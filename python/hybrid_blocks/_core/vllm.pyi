@@ -290,6 +290,7 @@ class HasherHooks(Protocol):
         Rust asks for requests with images, LoRA, a salt or embedded prompts.
         """
 
+@type_check_only
 class SchedulerHooks(Protocol):
     """The methods of a scheduler's Python class that Rust calls. No lock is held meanwhile."""
 

@@ -25,7 +25,9 @@ impl Engine {
                 self.compute_one(at, work)?;
             }
         }
-        inside.into_iter().for_each(|(place, content)| self.memory.write(place, 0, content));
+        for (place, content) in inside {
+            self.memory.write(place, 0, content);
+        }
         Ok(())
     }
 
