@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import ne
 from pathlib import Path
 
 import models
@@ -237,8 +238,10 @@ def test_a_replay_of_the_file_finds_what_the_engine_found(
         pytest.skip("float32 and two kinds of layers are replayed in the CPU's block sizes")
     _, one = records
     kind, level = case
-    # A replay reserves room for what is admitted, which this server does not at level natural.
+    # A replay reserves room for what is admitted, which this server does not at level natural. So a
+    # checkpoint of the crowd may find room in one alone.
     phases = [phase for phase in PROMPTS if phase != "pressed" or not is_natural(level)]
+    num_crowd = len(PROMPTS["crowd"]) if is_natural(level) else 0
     found = [answer.cached_tokens for phase in phases for answer in getattr(one, phase)]
     hits = hits_of_replay(
         models.build(kind),
@@ -248,5 +251,7 @@ def test_a_replay_of_the_file_finds_what_the_engine_found(
         arrival()[: len(found)],
         is_natural=is_natural(level),
     )
-    assert hits == found
+    in_turn = len(found) - num_crowd
+    assert hits[:in_turn] == found[:in_turn]
+    assert sum(map(ne, hits, found)) <= 0.01 * num_crowd
     assert sum(found) > 0
