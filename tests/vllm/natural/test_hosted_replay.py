@@ -37,7 +37,7 @@ CONFIG = EngineConfig(
     max_num_seqs=2,
     watermark=0,
     step_time=STEPS_OF_ONE_LENGTH,
-    prefill_checkpoint_alignment=None,  # no worker is asked for its layers
+    prefill_checkpoint_alignment=None,  # Workers say what layers leave, and there is none.
 )
 
 
