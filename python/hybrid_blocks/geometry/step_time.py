@@ -1,7 +1,7 @@
 """The time of an engine's step, by model, card and tensor parallelism.
 
 ``step_times.json`` holds kernels that were measured on cards, fitted by
-``benches/step_times.py``. Other models and cards are estimated from the model's shape.
+``benches/python/step_times.py``. Other models and cards are estimated from the model's shape.
 """
 
 import math

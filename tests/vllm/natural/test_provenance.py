@@ -159,7 +159,7 @@ CHECKPOINTS: dict[str, tuple[Any, str]] = {
     "of another": (lambda one, _: one._replace(src_block=one.src_block + 1), "the state of block"),
     "at no token": (lambda one, _: one._replace(position=one.position - 1), "of a chunk from"),
     "behind": (lambda one, _: one._replace(position=one.position + 500), "of a chunk from"),
-    "of nobody": (lambda one, _: one._replace(request_id="x"), "computes nothing"),
+    "of an unknown request": (lambda one, _: one._replace(request_id="x"), "computes nothing"),
     "onto itself": (lambda one, _: one._replace(dst_block=one.src_block), "of the same step"),
     "onto a state": (onto_a_state, "while it is read"),
 }

@@ -113,11 +113,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
 
     def _placement(self) -> str:
         """Return the user's placement. If it names no price of a step, the engine's is added."""
-        tokens, named = (
-            self.kv_cache_config.step_tokens,
-            CheckpointPolicy(self._checkpoints).options,
-        )
-        if tokens is None or named["step_tokens"] is not None:
+        tokens = self.kv_cache_config.step_tokens
+        if tokens is None or CheckpointPolicy(self._checkpoints).options["step_tokens"] is not None:
             return self._checkpoints
         return f"{self._checkpoints}/step_tokens={tokens}"
 

@@ -115,7 +115,7 @@ pub(crate) struct PendingCheckpoint {
     pub(crate) pool: PoolId,
     /// Key that the block gets in a later step.
     pub(crate) key: Key,
-    /// Whether a worker was told to write it.
+    /// Whether a caller has taken the checkpoint, so that a worker writes it.
     pub(crate) is_taken: bool,
 }
 

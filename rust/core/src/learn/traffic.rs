@@ -111,13 +111,13 @@ impl Traffic {
     pub(crate) fn set_step_tokens(&mut self, step_tokens: u32) {
         self.step_tokens = f64::from(step_tokens);
         if self.window == 0 {
-            self.placement = self.placement.clone().with_place_tokens(self.step_tokens);
+            self.placement.set_place_tokens(self.step_tokens);
         }
     }
 
     /// No chunk ends for a checkpoint, which costs less then.
     pub(crate) fn end_no_chunks(&mut self) {
-        self.placement = self.placement.clone().with_place_tokens(PREFILL_CHECKPOINT_TOKENS);
+        self.placement.set_place_tokens(PREFILL_CHECKPOINT_TOKENS);
     }
 
     /// Returns the tokens that divide the length of each hit.

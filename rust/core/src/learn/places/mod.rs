@@ -102,10 +102,9 @@ impl Placement {
         }
     }
 
-    /// With checkpoints that each have to save `place_tokens` beyond the price of their bytes.
-    #[must_use]
-    pub fn with_place_tokens(self, place_tokens: f64) -> Self {
-        Self { place_tokens, ..self }
+    /// From now on each checkpoint has to save `place_tokens` beyond the price of its bytes.
+    pub fn set_place_tokens(&mut self, place_tokens: f64) {
+        self.place_tokens = place_tokens;
     }
 
     /// With checkpoints that are windows of `window` tokens, 0 if they are states. Some cost more than the attention of

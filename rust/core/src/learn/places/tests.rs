@@ -68,7 +68,11 @@ fn while_memory_is_free_a_prompt_of_any_length_is_kept_up_to_its_last_whole_bloc
 #[test]
 fn where_chunks_cost_a_step_a_place_has_to_save_one() {
     let step = 266.0;
-    let placement = || Placement::new(STATE_TOKENS, 16).with_place_tokens(step);
+    let placement = || {
+        let mut placement = Placement::new(STATE_TOKENS, 16);
+        placement.set_place_tokens(step);
+        placement
+    };
     let lengths = |placement: &Placement, num_tokens| {
         placement.plan(prompt(num_tokens), 0.0, MAX_PLACES).lengths.as_slice().to_vec()
     };
