@@ -17,7 +17,7 @@ import pytest
 import typer
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.cli import FUNCTIONS, app
-from hybrid_blocks.tools.cli.output import to_page, to_write
+from hybrid_blocks.tools.cli.output import LONGEST_ERROR, to_page, to_write
 from hybrid_blocks.tools.trace import FORMATS
 from typer.testing import CliRunner
 
@@ -106,7 +106,7 @@ def check(*arguments: str) -> str:
     lines = result.stderr.splitlines()
     assert [line.startswith("error: ") for line in lines].count(True) == 1, (shown, lines)
     assert lines[-1].startswith("error: "), (shown, lines)
-    assert len(lines[-1]) > len("error: a word"), (shown, lines)
+    assert len("error: a word") < len(lines[-1]) <= len("error: ") + LONGEST_ERROR, (shown, lines)
     assert lines[-1].isprintable(), (shown, lines)
     return lines[-1]
 

@@ -14,6 +14,9 @@ from hybrid_blocks.terminal import plain
 STDOUT: Final = Path("-")
 """The file of ``--json`` that is standard output; tables are not printed then."""
 
+LONGEST_ERROR: Final = 1000
+"""Characters of an error or a warning, whatever the values that it shows."""
+
 
 def to_write(param: typer.CallbackParam, path: Path | None) -> Path | None:
     """Refuse a file that cannot be written before anything is computed for it.
@@ -128,13 +131,17 @@ def _text(name: str | bytes) -> str:
 
 
 def print_error(error: BaseException) -> None:
-    """Say what was wrong in one line."""
-    typer.echo(f"error: {plain(told(error))}", err=True)
+    """Say what was wrong in one line; a value of any length leaves room for the reason."""
+    typer.echo(f"error: {_in_short(plain(told(error)))}", err=True)
+
+
+def _in_short(text: str) -> str:
+    return text if len(text) <= LONGEST_ERROR else f"{text[:500]} … {text[-400:]}"
 
 
 def warn(text: str) -> None:
     """Say what a user may not have meant, beside what a command prints."""
-    typer.echo(f"warning: {plain(text)}", err=True)
+    typer.echo(f"warning: {_in_short(plain(text))}", err=True)
 
 
 def fail(error: Exception) -> NoReturn:
