@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -143,7 +144,7 @@ FINDS = re.compile(r"finds ([1-9][\d,]*) of")
 
 def duration(page: Browser) -> float:
     """Virtual seconds of the replay."""
-    axis = "get_model_by_name('prompts of rust learned lru').x_range"
+    axis = "get_model_by_name('prompts of rust learned').x_range"
     seconds: float = page.run(f"return Bokeh.documents[0].{axis}.end")
     return seconds
 
@@ -350,6 +351,46 @@ def test_names_of_others_run_no_script_in_a_file(
     page.open(path.as_uri())
     assert_names_are_text(page, "title")
     assert TEX in page.driver.title
+
+
+def test_names_of_others_run_no_script_in_a_served_page(window: Browser, tmp_path: Path) -> None:
+    with serving(str(write_config(tmp_path)), "--memory", "64MiB") as address:
+        window.open(address)
+        assert_names_are_text(window, "title")
+        window.set("memory", "1KiB")
+        window.wait(lambda: window.text("error"))
+        assert_names_are_text(window, "title")
+    window.errors()
+
+
+OPENS = """
+const [address, token, done] = arguments
+try {
+  const socket = new WebSocket(address, ['bokeh', token])
+  socket.onmessage = () => done('greeted')
+  socket.onerror = () => done('refused')
+} catch (error) {
+  done(error.name)
+}
+"""
+
+
+def test_another_name_of_the_machine_neither_reads_nor_drives_a_page(
+    window: Browser, address: str
+) -> None:
+    """All names lead to this machine in the browser, as those of a hostile name server do."""
+    with urllib.request.urlopen(address) as answer:
+        token = re.findall('"token":"([^"]+)"', answer.read().decode())[0]
+    host, _, path = address.removeprefix("http://").partition("/")
+    evil = f"evil.example:{host.rpartition(':')[2]}"
+    for tried in (f"http://{host}/", f"http://{evil}/", f"http://{evil}/{path}"):
+        window.driver.get(tried)
+        assert window.run("return document.body.textContent") == "403: Forbidden"
+    assert window.run("return location.host") == evil
+    for socket in (f"ws://{evil}/{path}ws", f"ws://{host}/{path}ws", f"ws://{evil}/ws"):
+        assert window.driver.execute_async_script(OPENS, socket, token) == "refused"
+    window.driver.get(f"http://{host}/")
+    assert window.driver.execute_async_script(OPENS, f"ws://{host}/{path}ws", token) == "greeted"
 
 
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:
