@@ -180,8 +180,10 @@ lint: build/.light-env ## Formats, lints, licences and sources of crates, workfl
 	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.compose-spec examples/compose/compose.yaml
 	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 
-campaigns: ## Thousands of faults on files, kills of two processes, a full and a frozen file system (minutes)
+campaigns: $(LIGHT) ## Faults on stored files, kills, a full and a frozen file system, mutated traces and logs (minutes)
 	cargo test --quiet -p hybrid-blocks-offload --test campaign -- --ignored
+	PYTHONPATH=tests:tests/plan$(if $(IN_LIGHT),:$(CURDIR)/build/check) $(VENV)/bin/python -W ignore tests/mutated_files.py \
+	  --workers $(WORKERS) $(ARGS)
 
 types: build/.developed ## mypy --strict beside vLLM, and the stubs against the binary
 	$(VLLM_VENV)/bin/mypy

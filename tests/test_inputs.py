@@ -21,19 +21,11 @@ from hybrid_blocks.inputs import (
 )
 from hybrid_blocks.tools.trace import TraceError, read_trace
 from hybrid_blocks.tools.trace.lines import MOST_DAMAGED
+from mutated_files import bomb
 
 MIB = 1 << 20
 BLOCK = 1 << 17
 HERE = Path("trace")
-
-
-def repeated(text: bytes, times: int) -> bytes:
-    """A frame of zstd that repeats a byte: 4 bytes for 128 KiB."""
-    window = (17 - 10) << 3
-    blocks = [BLOCK << 3 | 1 << 1] * times
-    blocks[-1] |= 1
-    packed = b"".join(block.to_bytes(3, "little") + text for block in blocks)
-    return b"\x28\xb5\x2f\xfd" + bytes([0, window]) + packed
 
 
 def written(folder: Path, content: bytes) -> Path:
@@ -130,10 +122,10 @@ def test_what_was_packed_and_cut_off_anywhere_ends_in_an_error(tmp_path: Path, n
 
 
 BOMBS = {
-    "a line": repeated(b"x", 40_000),
-    "blank lines": repeated(b"\n", 40_000),
-    "blanks": repeated(b" ", 40_000),
-    "zeros": repeated(b"\x00", 40_000),
+    "a line": bomb(b"x", 40_000),
+    "blank lines": bomb(b"\n", 40_000),
+    "blanks": bomb(b" ", 40_000),
+    "zeros": bomb(b"\x00", 40_000),
     "lines of one byte": gzip.compress(b"x\n" * (100 * MIB), 1),
 }
 """Up to 160 KB that unpack to up to 5 GiB."""
@@ -157,7 +149,7 @@ def test_a_file_that_unpacks_to_much_more_ends_in_an_error_and_needs_little_memo
 
 
 def test_what_is_unpacked_of_a_file_is_a_multiple_of_its_size(tmp_path: Path) -> None:
-    path = written(tmp_path, repeated(b"\n", 40_000))
+    path = written(tmp_path, bomb(b"\n", 40_000))
     most = 64 * MIB + 1024 * path.stat().st_size
     sizes: list[int] = []
     with pytest.raises(OSError, match=r"160,006 bytes unpack to more than 1,024 times as many"):

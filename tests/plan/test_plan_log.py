@@ -11,10 +11,8 @@ from pathlib import Path
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-import msgspec
 import pytest
 import zstandard
-from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
@@ -22,8 +20,6 @@ from hybrid_blocks.tools.plan.vllm import plan_vllm
 from hybrid_blocks.tools.read.log_lines import _COMPILED, PATTERNS, read_lines
 from hybrid_blocks.tools.read.log_report import LogReport, report_log
 from hybrid_blocks.units import human
-from hypothesis import given
-from hypothesis import strategies as st
 from log_writer import write_log
 from public_data import DATA
 from typer.testing import CliRunner
@@ -563,62 +559,6 @@ def test_a_length_of_400_digits_is_one_clear_line() -> None:
     assert error.startswith("error: ")
     lines = [line.replace("max_seq_len=262144", f"max_seq_len={long}") for line in write_log(QWEN)]
     assert _read(lines).figures.agree
-
-
-NUMBERS = st.sampled_from(
-    [
-        "",
-        ".",
-        ",",
-        "-1",
-        "0",
-        "0.0",
-        "1e9",
-        "1.2.3",
-        "nan",
-        "\u0661",
-        "9" * 12,
-        "9" * 400,
-        "9" * 5_000,
-    ]
-)
-CHANGES = st.one_of(
-    st.tuples(st.just("number"), st.integers(0, 400), NUMBERS),
-    st.tuples(st.just("text"), st.integers(0, 4_000), st.text(max_size=5)),
-    st.tuples(st.just("cut"), st.integers(0, 4_000), st.just("")),
-    st.tuples(st.just("turn"), st.integers(0, 40), st.just("")),
-)
-
-
-def _changed(text: str, change: tuple[str, int, str]) -> str:
-    kind, place, new = change
-    if kind == "number":
-        found = list(re.finditer(r"\d[\d,.]*", text))
-        if not found:
-            return text
-        match = found[place % len(found)]
-        return text[: match.start()] + new + text[match.end() :]
-    if kind == "turn":
-        lines = text.splitlines(keepends=True)
-        place %= len(lines) + 1
-        return "".join(lines[place:] + lines[:place])
-    place %= len(text) + 1
-    return text[:place] + new + text[place + (kind == "cut") * 40 :]
-
-
-@given(st.sampled_from(ROWS), st.lists(CHANGES, min_size=1, max_size=4))
-def test_any_log_is_a_report_or_one_clear_error(
-    row: dict[str, Any], changes: list[tuple[str, int, str]]
-) -> None:
-    text = "".join(write_log(row))
-    for change in changes:
-        text = _changed(text, change)
-    try:
-        report = _read(text.splitlines(keepends=True))
-    except HybridBlocksError:
-        return
-    assert msgspec.json.encode(report)
-    assert all(figure.planned != "" for figure in report.figures.figures)
 
 
 def _unbounded(pattern: Any, *, is_last: bool) -> bool:
