@@ -15,7 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 
-from .fake_worker import FakeWorker, Truth
+from .fake_worker import CorruptedError, FakeWorker, Truth
 from .fake_worker_engine import FakeEngine
 from .fake_worker_memory import STALE, Ids
 
@@ -147,6 +147,16 @@ class LoadingWorker(FakeWorker):
             self.loading.remove(load)
             self._ended.append(load)
 
+    def units_of(self, load: Load) -> set[int]:
+        """Return the units that a load writes."""
+        units = set[int]()
+        for group, spec in enumerate(self.specs):
+            table, size = np.array(load.tables[group], dtype=np.int64), spec.block_size
+            first = (load.last - 1 if group in self.states else load.first) // size
+            written = table[first : -(-load.last // size)]
+            units.update((written // self.memory.layouts[group].per_unit).tolist())
+        return units - {0}
+
     def _write(self, load: Load) -> None:
         truth = Truth(load.prompt)
         for group in self.attention:
@@ -196,7 +206,23 @@ class LoadingEngine(FakeEngine):
     def step(self) -> SchedulerOutput:
         """Schedule and execute; take in the outputs, one step later if asynchronous."""
         output = self._schedule()
+        self._check_fence(output)
         self._in_flight.append((output, *self.worker.execute(output)))
         while len(self._in_flight) > self._depth:
             self._take_in(*self._in_flight.popleft())
         return output
+
+    def _check_fence(self, output: SchedulerOutput) -> None:
+        """No order holds between loads and steps under way, so these share no unit."""
+        begun: Any = output.kv_connector_metadata
+        loads = getattr(begun, "loads", ())
+        units = {unit for load in loads for unit in self.worker.units_of(load)}
+        for earlier, _, _ in self._in_flight:
+            ends = {end for copy in earlier.kv_cache_block_copies or () for end in ends_of(copy)}
+            if both := ends & units:
+                raise CorruptedError(f"a load may overtake a step that copies units {both}")
+
+
+def ends_of(copy: Any) -> tuple[int, int]:
+    """Return the units of a state that a copy, or a prefill checkpoint, reads and writes."""
+    return tuple(copy) if len(copy) == 2 else (copy.src_block, copy.dst_block)

@@ -348,8 +348,28 @@ def test_lives_with_smaller_checkpoints_see_conversions_hits_and_preemptions() -
     assert engine.worker.num_conversions > 100
 
 
+INSIDE = [mix for mix in MIXES if MIXES[mix].prefill_checkpoint_alignment]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("num_stages", [1, 2])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("mix", [mix for mix in MIXES if "inside" in mix])
+@pytest.mark.parametrize("is_one_call", [False, True], ids=["vLLM's calls", "one call"])
+@pytest.mark.parametrize("mix", INSIDE)
+def test_states_kept_inside_chunks_are_right_for_100_000_steps(
+    mix: str, is_one_call: bool, is_async: bool, num_stages: int
+) -> None:
+    options = {"is_async": is_async, "is_one_call": is_one_call, "num_stages": num_stages}
+    num_steps = -(-100_000 // (8 * len(INSIDE)))
+    engine = live(MIXES[mix], Level.NATURAL, 13, num_steps, **options)
+    assert engine.worker.num_checkpoints > num_steps // 10
+    assert engine.num_cached_tokens > 0
+    print(num_steps, engine.num_finished, engine.num_preemptions, engine.worker.num_checkpoints)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("mix", INSIDE)
 def test_lives_with_states_kept_inside_chunks_see_hits_and_preemptions(
     mix: str, is_async: bool
 ) -> None:

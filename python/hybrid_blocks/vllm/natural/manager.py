@@ -188,22 +188,22 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         return self.kv_cache_config.num_slots(group)
 
     def take_kv_cache_block_copies(self) -> Any:
-        """Return the copies of states to make since the last call; none is held any longer.
+        """Return the copies of states to make since the last call, and the blocks held until then.
 
         No block is both read and written: the worker reads all before it writes any. The states to
-        be kept from inside the forward pass follow. A step that is under way may still write their
-        blocks once they are found, so the scheduler owns these too.
+        be kept from inside the forward pass follow. No load of a connector may overtake the step,
+        so the scheduler owns all blocks until it has run.
         """
-        plain, converting = self._take_disjoint_copies()
+        plain, converting, owned = self._take_disjoint_copies()
         copies: list[Any] = [KVCacheBlockCopy(source, copy) for source, copy in plain]
         recipe_of = self.kv_cache_config.recipe_of
         copies += [
             ConvertingCopy(source, copy, group, keeps, recipe_of(group))
             for source, copy, group, keeps in converting
         ]
-        checkpoints, owned = self._take_prefill_checkpoints()
+        checkpoints, destinations = self._take_prefill_checkpoints()
         copies += [PrefillCheckpoint(*checkpoint) for checkpoint in checkpoints]
-        return copies, [block for blocks in owned for block in blocks]
+        return copies, [block for blocks in (*owned, *destinations) for block in blocks]
 
     def _client_hints(self, request: Request) -> tuple[str | None, str | None]:
         return hints.client_hints(request)

@@ -27,6 +27,8 @@ type Plain = (u32, u32);
 type Checkpoint = (String, u32, u32, u32, u32);
 /// A copy between the two pools of a group: source, destination, the group, and whether it leaves a checkpoint.
 type Converting = (u32, u32, u32, bool);
+/// Copies of both kinds, and the blocks that are owned for their sake.
+type Copies<'py> = (Vec<Plain>, Vec<Converting>, Vec<Bound<'py, PyList>>);
 
 #[pymethods]
 impl RustKVCacheManager {
@@ -317,12 +319,14 @@ impl RustKVCacheManager {
         pairs.into_iter().map(|(from, to)| Blocks::views(blocks, &[from, to])).collect()
     }
 
-    /// Ids to copy from and to; nothing is owned for their sake any more. Copies that convert are apart.
-    fn _take_disjoint_copies(slf: &Bound<'_, Self>) -> PyResult<(Vec<Plain>, Vec<Converting>)> {
-        let (core, _) = Self::core(slf)?;
+    /// Ids to copy from and to, and the blocks that are owned for their sake until the caller frees them. Copies that
+    /// convert are apart.
+    fn _take_disjoint_copies<'py>(slf: &Bound<'py, Self>) -> PyResult<Copies<'py>> {
+        let (py, (core, _)) = (slf.py(), Self::core(slf)?);
         let (mut plain, mut converting) = (Vec::new(), Vec::new());
-        let copies = Self::on_manager(slf, Manager::take_disjoint_copies)?;
-        for copy in copies.map_err(core_error)? {
+        let copies = Self::on_manager(slf, Manager::take_owned_copies)?;
+        let (copies, asked) = copies.map_err(core_error)?;
+        for copy in copies {
             let (src, dst) = (copy.src.0, copy.dst.0);
             if copy.src_pool == copy.dst_pool {
                 plain.push((src, dst));
@@ -331,7 +335,14 @@ impl RustKVCacheManager {
                 converting.push((src, dst, copy.group.0, copy.dst_pool == kept));
             }
         }
-        Ok((plain, converting))
+        let owned = asked.iter().flat_map(|copy| {
+            let pools = [&core.pools[copy.group.index()], &core.kept_pools[copy.group.index()]];
+            [(copy.src_pool, copy.src), (copy.dst_pool, copy.dst)].map(|(pool, block)| {
+                let blocks = pools[usize::from(pools[0].get().pool() != pool)].bind(py);
+                Blocks::views(blocks, &[block])
+            })
+        });
+        Ok((plain, converting, owned.collect::<PyResult<_>>()?))
     }
 
     /// States that workers keep from inside the next forward pass: request, group, tokens, source and destination.

@@ -18,9 +18,20 @@ impl<S: Store> KvCacheManager<S> {
     /// # Errors
     /// [`Error::InvalidArgument`] where a block is to be read and overwritten in one step.
     pub fn take_disjoint_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
+        let (resolved, asked) = self.take_owned_copies()?;
+        asked.iter().try_for_each(|copy| self.engine.cache.release_copy(copy))?;
+        Ok(resolved)
+    }
+
+    /// As [`KvCacheManager::take_disjoint_copies`], and the copies as they were asked for. The blocks of these stay
+    /// owned until the caller frees them: a load of a connector may come before the step that copies has run.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where a block is to be read and overwritten in one step.
+    pub fn take_owned_copies(&mut self) -> Result<(Vec<BlockCopy>, Vec<BlockCopy>), Error> {
         let copies = std::mem::take(&mut self.engine.cache.outbox.copies);
         if copies.is_empty() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), copies));
         }
         // A copy of a copy is one of what was copied first.
         let mut source_of = FxHashMap::default();
@@ -39,10 +50,7 @@ impl<S: Store> KvCacheManager<S> {
         if let Some(copy) = resolved.iter().find(is_source) {
             return Err(overwritten(copy.dst));
         }
-        for copy in copies {
-            self.engine.cache.release_copy(&copy)?;
-        }
-        Ok(resolved)
+        Ok((resolved, copies))
     }
 
     /// Does without the copies that wait, where they alone own blocks: a reset drops what they keep. They stay while
