@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from hybrid_blocks.geometry.step_time import KNOTS, StepTime
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
@@ -90,13 +91,12 @@ def test_a_request_finds_in_host_memory_what_a_large_device_would_hold(model: st
 
 def test_a_load_takes_as_long_as_its_bytes() -> None:
     trace, cache = turns(2), cache_of("Phi-4", SMALL)
-    clock = replace(CONFIG.step_time, per_prefill_token=0.0, per_context_token=0.0)
-    config = replace(CONFIG, step_time=clock)
+    config = replace(CONFIG, step_time=StepTime(ms=(5.0,) * len(KNOTS)))
     engine, _ = over_host(trace, cache, config)
     first = engine.latencies.of("ttft")
     token_bytes = sum(it.block_bytes / it.block_tokens for it in cache.geometry.groups)
     waited = np.array(hits(engine)) * token_bytes / BYTES_A_SECOND
-    steps = clock.fixed + clock.per_sequence
+    steps = 5e-3
     assert waited[DISTINCT:].min() > 4 * steps
     assert first == pytest.approx(waited + steps, rel=0.01)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hybrid_blocks.geometry.step_time import KNOTS, StepTime
 from hybrid_blocks.tools.replay import (
     EngineConfig,
     ManagerName,
@@ -13,7 +14,6 @@ from hybrid_blocks.tools.replay import (
     make_manager,
     replay,
 )
-from hybrid_blocks.tools.replay.config import StepTime
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from hypothesis import given, settings
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from loads import small
 from watched_manager import WatchedManager
 
-SECONDS = StepTime(fixed=1.0, per_prefill_token=0, per_sequence=0, per_context_token=0)
+SECONDS = StepTime(ms=(1000.0,) * len(KNOTS))
 """A second a step, whatever it computes."""
 
 
@@ -136,16 +136,12 @@ def test_a_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
 
 def test_virtual_time_is_the_sum_of_the_steps() -> None:
     step_time = StepTime(
-        fixed=1.0,
-        per_prefill_token=0.1,
-        per_sequence=0.01,
-        per_context_token=0.001,
-        per_prefill_pair=0.0001,
+        ms=(1000.0,) * len(KNOTS), prompt=100, decode=10, context=1, pair=1e5, chunk=500
     )
     config = EngineConfig(step_time=step_time)
     engine, _ = watched(made((5, 4, 2.0)), 10, config)
-    prefill = 1 + 0.1 * 4 + 0.01 + 0.001 * 5 + 0.0001 * 4 * 2.5
-    decode = 3 * (1 + 0.01) + 0.001 * (6 + 7 + 8)
+    prefill = 1 + 0.1 * 5 + 0.0001 * 5 * 2.5 + 0.5
+    decode = 3 * (1 + 0.01) + 0.001 * (5 + 6 + 7)
     assert engine.now == pytest.approx(2.0 + prefill + decode)
 
 

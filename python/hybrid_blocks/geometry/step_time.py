@@ -68,11 +68,11 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ms: tuple[float, ...]
-    prompt: float
-    decode: float
-    context: float
-    pair: float
-    chunk: float
+    prompt: float = 0.0
+    decode: float = 0.0
+    context: float = 0.0
+    pair: float = 0.0
+    chunk: float = 0.0
     source: str = MEASURED
 
     def milliseconds(

@@ -6,13 +6,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from hybrid_blocks.geometry.step_time import KNOTS, StepTime
 from hybrid_blocks.model import load_model
 from hybrid_blocks.offload.region import Header, Region
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.tools.replay import Cache, EngineConfig, VirtualEngine, model_cache
 from hybrid_blocks.tools.replay.clock import Arrivals
-from hybrid_blocks.tools.replay.config import StepTime
 from hybrid_blocks.tools.replay.hosted import make_hosted
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace, generate_workload
@@ -32,7 +32,8 @@ from natural.engine import Engine
 MIB = 2**20
 DEVICES = {"LFM2-1.2B": 200 * MIB, "gpt-oss-20b": 800 * MIB}
 """A few requests each."""
-STEPS_OF_ONE_LENGTH = StepTime(per_prefill_token=0, per_sequence=0, per_context_token=0)
+STEP_MS = 5.0
+STEPS_OF_ONE_LENGTH = StepTime(ms=(STEP_MS,) * len(KNOTS))
 CONFIG = EngineConfig(
     max_num_seqs=2,
     watermark=0,
@@ -103,7 +104,7 @@ class ServedTrace:
                     return
                 now = arrivals.next_time
                 continue
-            now += CONFIG.step_time.fixed
+            now += STEP_MS / 1e3
             for ended in self._step(self.scheduler.schedule()):
                 arrivals.finish(ended, now)
 

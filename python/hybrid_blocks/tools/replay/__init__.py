@@ -8,7 +8,7 @@ from hybrid_blocks.tools.replay.cache import (
     read_num_blocks,
 )
 from hybrid_blocks.tools.replay.clock import Timeline
-from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError, StepTime
+from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError
 from hybrid_blocks.tools.replay.engine import VirtualEngine
 from hybrid_blocks.tools.replay.managers import ManagerName, RustOptions, VllmOptions, make_manager
 from hybrid_blocks.tools.replay.result import Result
@@ -22,7 +22,6 @@ __all__ = [
     "ReplayError",
     "Result",
     "RustOptions",
-    "StepTime",
     "Timeline",
     "VirtualEngine",
     "VllmOptions",

@@ -1,8 +1,9 @@
-"""Limits of the engine, the time of a step, and the errors of a replay."""
+"""Limits of the engine, its clock, and the errors of a replay."""
 
 from dataclasses import dataclass, field
 
 from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.geometry.step_time import StepTime, record
 
 
 class ReplayError(HybridBlocksError, ValueError):
@@ -21,39 +22,13 @@ class RefusedRequestError(ReplayError):
         self.request = request
 
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """A linear model of one forward pass, in seconds.
+def default_clock() -> StepTime:
+    """Return the time of a step where no card is named: of a dense model of 8 billion parameters.
 
-    It is ``fixed + per_prefill_token * p + per_sequence * s + per_context_token * c +
-    per_prefill_pair * q``. The batch of ``s`` requests computes ``p`` prompt tokens and reads ``c``
-    tokens of context. A pair, of ``q``, is a prompt token and a token before it.
-
-    The defaults stand for a dense bf16 model of 8 billion parameters (32 layers, 8 KV heads of 128)
-    on one accelerator of 989 TFLOP/s and 4.8 TB/s: 16 GB of weights read once a step and 1.5 ms of
-    launches; 2 FLOP a parameter and token at half of the peak; sampling and bookkeeping; 131,072
-    bytes of keys and values a token at 80 % of the bandwidth. Pairs cost nothing. They are a
-    stated assumption, not a measurement, and shape virtual time only: the manager's own time is
-    measured.
+    Its kernels were measured on an H200. Virtual time then shapes how requests overlap, and no
+    more.
     """
-
-    fixed: float = 16e9 / 4.8e12 + 1.5e-3
-    per_prefill_token: float = 2 * 8e9 / (0.5 * 989e12)
-    per_sequence: float = 5e-6
-    per_context_token: float = 131_072 / (0.8 * 4.8e12)
-    per_prefill_pair: float = 0.0
-
-    def seconds(
-        self, prefill_tokens: int, sequences: int, context_tokens: int, prefill_pairs: float = 0
-    ) -> float:
-        """Return the duration of one step."""
-        return (
-            self.fixed
-            + self.per_prefill_token * prefill_tokens
-            + self.per_sequence * sequences
-            + self.per_context_token * context_tokens
-            + self.per_prefill_pair * prefill_pairs
-        )
+    return next(row for row in record().rows if (row.model, row.card) == ("Llama-3.1-8B", "H200"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +51,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 8192
     watermark: float = 0.01
     reject_too_large: bool = False
-    step_time: StepTime = field(default_factory=StepTime)
+    step_time: StepTime = field(default_factory=default_clock)
     prefill_checkpoint_alignment: int | None = 1
 
     def __post_init__(self) -> None:

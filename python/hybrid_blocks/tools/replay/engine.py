@@ -213,14 +213,16 @@ class VirtualEngine:
     def _compute(self, rows: Int64s, chunks: Counts) -> None:
         """Spend the time of one step, in which the requests in ``rows`` advance."""
         batch = self._batch
+        before, is_prompt = batch.computed[rows], chunks > 1
         batch.computed[rows] += chunks
         self.now += self._manager.take_load_seconds()
-        self.now += self.config.step_time.seconds(
-            prefill_tokens=int(chunks.sum()) - len(chunks),
-            sequences=len(chunks),
-            context_tokens=int(batch.computed[rows].sum()),
-            prefill_pairs=float((chunks - 1) @ (batch.computed[rows] - chunks / 2)),
+        milliseconds = self.config.step_time.milliseconds(
+            prompt_tokens=int(chunks[is_prompt].sum()),
+            decodes=len(chunks) - int(is_prompt.sum()),
+            context_tokens=int(before[~is_prompt].sum()),
+            pairs=float((chunks * (before + chunks / 2))[is_prompt].sum()),
         )
+        self.now += milliseconds / 1e3
         self.meter.call(self._manager.advance, batch.handle[rows], chunks)
         sampling = rows[batch.computed[rows] == batch.known[rows]]
         if len(sampling):
@@ -446,9 +448,9 @@ class VirtualEngine:
     def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:
         """Return when each of the coming steps ends: those that begin before anyone could join."""
         size, step_time = len(self._batch), self.config.step_time
-        context = int(self._batch.computed.sum()) + size * np.arange(1, max_steps + 1)
-        fixed = step_time.seconds(prefill_tokens=0, sequences=size, context_tokens=0)
-        ends = self.now + np.cumsum(fixed + step_time.per_context_token * context)
+        context = int(self._batch.computed.sum()) + size * np.arange(max_steps)
+        empty = step_time.milliseconds(0, size, 0, 0)
+        ends = self.now + np.cumsum(empty + step_time.context * context) / 1e3
         if self._waiting or not self._is_open:
             return ends
         return ends[: 1 + int(np.searchsorted(ends, self._arrivals.next_time))]
