@@ -89,6 +89,11 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def text(self) -> str:
+        """Say where the numbers come from."""
+        return self.source
+
+    @property
     def step_tokens(self) -> int:
         """Prompt tokens of a long chunk that take as long as one more step of few tokens."""
         first, last = KNOTS.index(1024), len(KNOTS) - 1
@@ -114,6 +119,11 @@ class Row(StepTime, frozen=True, kw_only=True):
     tp: int
     dtype: str
     error: tuple[float, float]
+
+    @property
+    def text(self) -> str:
+        """Say which kernels were measured, and how far a row is from them."""
+        return f"{self.source}, {self.dtype}, {self.error[0]:g} % off in the median"
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

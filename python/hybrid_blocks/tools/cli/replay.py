@@ -14,8 +14,10 @@ from hybrid_blocks.tools.cli.replay_asked import (
     DEFAULT_MODEL,
     check_options,
     counted_cache,
+    default_managers,
     planned_cache,
     read_asked,
+    timed_config,
     warn_of_defaults,
 )
 from hybrid_blocks.tools.cli.replay_run import generate_requests, read_requests, run
@@ -23,9 +25,9 @@ from hybrid_blocks.tools.cli.replay_show import Files, show_replay
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName
+from hybrid_blocks.tools.replay.times import read_rate
 from hybrid_blocks.tools.trace import AUTO, FORMATS, WORKLOADS, OnError
 
-DEFAULT_MANAGER = ManagerName.RUST
 DEFAULT_MEMORY = "24GiB"
 
 
@@ -143,6 +145,21 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         int, typer.Option(min=1, max=MOST, help="Seats that take turns, with --workload seats.")
     ] = 16,
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Seed of the generated workload.")] = 0,
+    clock: Annotated[
+        str | None,
+        typer.Option(metavar="CARD", help="Card whose time passes: H100-80GB. Adds its times."),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(metavar="TARGETS", help="Targets of --clock: ttft_p95<1s,tpot_p50<40ms."),
+    ] = None,
+    rate: Annotated[
+        str,
+        typer.Option(
+            metavar="N.Nx|max",
+            help="How much faster requests arrive; max seeks the rate at which --slo breaks.",
+        ),
+    ] = "1x",
     whole: Annotated[bool, typer.Option("--all", help="Show every row.")] = False,
     json: Annotated[
         Path | None,
@@ -157,12 +174,13 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     given = Given(context)
     try:
         asked = read_asked(
-            manager or [DEFAULT_MANAGER],
+            manager or default_managers(is_timed=clock is not None),
             placement,
             retention=retention,
             signal=signal,
             share=share,
             host=host,
+            is_timed=clock is not None,
         )
         check_options(given, asked.managers, asked.placements, workload)
         refuse_same_file(trace=trace, json=json, html=html)
@@ -179,11 +197,12 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             in_flight_batches=1,
-            card=None if gpu is None else parse_cards(gpu).kind,
+            card=None if (card := clock or gpu) is None else parse_cards(card).kind,
         )
         cache = None
         if num_blocks is None:
             cache = planned_cache(model, memory, deployment, speculative)
+            config = config if clock is None else timed_config(config, cache, slo)
         requests = (
             read_requests(trace, trace_format, on_error, limit)
             if trace is not None
@@ -195,6 +214,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             *(requests, cache, asked.variants(), config),
             shares=asked.shares,
             with_film=html is not None,
+            rate=read_rate(rate),
         )
         files = Files(json, html, context)
         show_replay(requests, cache, results, runs, files, is_saturated=saturate, whole=whole)

@@ -1,19 +1,22 @@
 """The options of ``replay``: what is compared over which memory, and what says nothing."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
 from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.geometry.deployment import MOST
+from hybrid_blocks.geometry.step_time import step_time
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.cli.options import Given, drafted, each_once
 from hybrid_blocks.tools.cli.output import warn
-from hybrid_blocks.tools.doctor.environment import allow_no_gpu, need_vllm
+from hybrid_blocks.tools.doctor.environment import allow_no_gpu, has_vllm, need_vllm
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.report.report import check_block_size
 from hybrid_blocks.tools.replay import (
     Cache,
+    EngineConfig,
     ManagerName,
     ReplayError,
     VllmOptions,
@@ -21,7 +24,9 @@ from hybrid_blocks.tools.replay import (
     read_num_blocks,
 )
 from hybrid_blocks.tools.replay.cache import plan_cache, read_shares, share_text
+from hybrid_blocks.tools.replay.managers import VLLM_SETTINGS
 from hybrid_blocks.tools.replay.run import Variant, make_variants
+from hybrid_blocks.tools.replay.times import Target
 from hybrid_blocks.tools.trace import SEATS, Trace
 from hybrid_blocks.units import parse_count, parse_memory
 
@@ -49,6 +54,10 @@ def check_options(
     if "host" in given:
         given.refuse("num_blocks", why="beside --host: host memory takes a model's bytes")
         given.refuse("html", why="beside --host: a page shows the device alone")
+    if "clock" in given:
+        given.refuse("gpu", "share", "num_blocks", why="beside --clock, which times a model's card")
+    else:
+        given.refuse("slo", "rate", why="without --clock, whose times it is for")
     _check_memory(given)
     _check_managers(given, managers)
     _check_formats(given, placements)
@@ -86,6 +95,11 @@ def _check_formats(given: Given, placements: Sequence[str]) -> None:
         given.refuse("num_blocks", why="beside a placement with a format: it has no states")
 
 
+def default_managers(*, is_timed: bool) -> list[ManagerName]:
+    """Return this project's manager, and where times are compared vLLM's beside it."""
+    return [*([ManagerName.VLLM] if is_timed and has_vllm() else []), ManagerName.RUST]
+
+
 def warn_of_defaults(given: Given, memory: str) -> None:
     """Warn of a model that was not asked for."""
     if not {"model", "num_blocks"} & given.all:
@@ -119,14 +133,18 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     signal: float | None
     shares: Sequence[float] | None
     host_bytes: int
+    is_timed: bool = False
 
     def variants(self) -> tuple[Variant, ...]:
         """Return each manager with each of its choices."""
         if ManagerName.VLLM in self.managers:
             allow_no_gpu()
+        given = VllmOptions(retention=self.retention)
         return make_variants(
-            *(self.managers, self.placements, VllmOptions(retention=self.retention), self.signal),
-            host_bytes=self.host_bytes,
+            *(self.managers, self.placements),
+            VLLM_SETTINGS if self.is_timed and given == VllmOptions() else [given],
+            self.signal,
+            hosts=sorted({0, self.host_bytes}) if self.is_timed else [self.host_bytes],
         )
 
 
@@ -138,6 +156,7 @@ def read_asked(
     signal: float | None,
     share: str | None,
     host: str | None,
+    is_timed: bool,
 ) -> Asked:
     """Read options as they are written.
 
@@ -158,6 +177,7 @@ def read_asked(
         host_bytes=0 if host is None else parse_memory(host, "--host"),
         managers=each_once("--manager", managers),
         signal=signal,
+        is_timed=is_timed,
     )
 
 
@@ -174,6 +194,22 @@ def planned_cache(
     deployment = msgspec.structs.replace(deployment, num_speculative_tokens=drafts)
     check_block_size(deployment)
     return plan_cache(planned, parse_memory(memory), deployment)
+
+
+def timed_config(config: EngineConfig, cache: Cache, slo: str | None) -> EngineConfig:
+    """Let the time of a cache's model and card pass, and its targets be measured.
+
+    Raises:
+        ReplayError: the time is not known, or a target has another form.
+
+    """
+    assert cache.model is not None
+    assert cache.deployment is not None
+    step = step_time(cache.model, cache.deployment)
+    if step is None:
+        raise ReplayError(f"--clock: the time of a step of {cache.model.name} is not known there")
+    targets = tuple(Target.read(one) for one in slo.split(",")) if slo else ()
+    return replace(config, step_time=step, targets=targets)
 
 
 def counted_cache(num_blocks: str, block_size: int | None, trace: Trace) -> Cache:

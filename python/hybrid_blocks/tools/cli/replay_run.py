@@ -23,6 +23,7 @@ from hybrid_blocks.tools.replay import (
 )
 from hybrid_blocks.tools.replay.cache import SharedCache, share_text
 from hybrid_blocks.tools.replay.run import Runs, Variant, compare
+from hybrid_blocks.tools.replay.timed import timed
 from hybrid_blocks.tools.trace import (
     DamagedLineError,
     OnError,
@@ -90,10 +91,11 @@ def run(
     *,
     shares: Sequence[float] | None,
     with_film: bool,
+    rate: float | None,
 ) -> tuple[list[Result], Runs]:
     """Run each variant, over shares of an unbounded cache if there are some.
 
-    Runs over shares have results alone.
+    Runs over shares have results alone. Runs with targets are at a ``rate``, or at the highest.
     """
     what = "sharing" if shares is None else "an unbounded cache"
     results: list[Result] = []
@@ -103,12 +105,11 @@ def run(
             sharing = measure_sharing(trace, cache.geometry.hash_block_size)
             progress.update(measuring, completed=1)
             tasks = _Tasks(progress, len(trace))
-            runs = compare(
-                *(trace, cache, variants, config),
-                sharing=sharing,
-                with_film=with_film,
-                on_progress=tasks,
-            )
+            how = {"sharing": sharing, "with_film": with_film, "on_progress": tasks}
+            if config.targets is None:
+                runs = compare(trace, cache, variants, config, **how)
+            else:
+                runs = timed(trace, cache, variants, config, rate=rate, **how)
             return [result for result, _ in runs], runs
         unbounded = SharedCache(trace, cache)
         progress.update(measuring, completed=1)

@@ -1,9 +1,13 @@
 """Limits of the engine, its clock, and the errors of a replay."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.step_time import StepTime, record
+
+if TYPE_CHECKING:
+    from hybrid_blocks.tools.replay.times import Target
 
 
 class ReplayError(HybridBlocksError, ValueError):
@@ -45,6 +49,7 @@ class EngineConfig:
         prefill_checkpoint_alignment: tokens that divide the distance from a chunk's start to a
             state that a forward pass keeps from inside it; None if chunks end there, as they do
             with drafts and with smaller checkpoints. It takes no time.
+        targets: for the times of requests, which results have; None leaves them out.
     """
 
     max_num_seqs: int = 256
@@ -53,6 +58,7 @@ class EngineConfig:
     reject_too_large: bool = False
     step_time: StepTime = field(default_factory=default_clock)
     prefill_checkpoint_alignment: int | None = 1
+    targets: "tuple[Target, ...] | None" = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):

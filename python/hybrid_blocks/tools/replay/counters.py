@@ -201,19 +201,24 @@ class Latencies:
         self.arrived, self.first_token, self.finished = np.full((3, len(output_tokens)), np.nan)
 
     def of(self, kind: str) -> Seconds:
-        """Return the seconds of each request that has them, by a name of `KINDS`.
+        """Return the seconds of the requests that have them, by a name of `KINDS`."""
+        seconds = self.each(kind)
+        known: Seconds = seconds[~np.isnan(seconds)]
+        return known
+
+    def each(self, kind: str) -> Seconds:
+        """Return the seconds of each request, shape ``[n]``; NaN without.
 
         ``ttft`` is the time to the first token, and ``e2e`` to the last. ``tpot`` is the time of
         each token after the first; a request with one token has none.
         """
+        seconds: Seconds
         match kind:
             case "ttft":
                 seconds = self.first_token - self.arrived
             case "e2e":
                 seconds = self.finished - self.arrived
             case _:
-                several = self._output_tokens > 1
-                spent = (self.finished - self.first_token)[several]
-                seconds = spent / (self._output_tokens[several] - 1)
-        known: Seconds = seconds[~np.isnan(seconds)]
-        return known
+                following = np.where(self._output_tokens > 1, self._output_tokens - 1.0, np.nan)
+                seconds = (self.finished - self.first_token) / following
+        return seconds

@@ -66,9 +66,10 @@ def engine_text(result: Result, *, has_memory: bool = True) -> str:
         return most
     drafts = result.num_speculative_tokens
     memory = f"{human(result.memory_bytes)} a GPU, " if has_memory else ""
+    clock = "" if result.times is None else f", times of {result.card}: {result.times.clock}"
     return (
         f"{result.model}, {memory}tp {result.tp}, KV {result.kv_cache_dtype}, "
-        f"{drafts} draft token{'s' * (drafts != 1)}, {most}"
+        f"{drafts} draft token{'s' * (drafts != 1)}, {most}{clock}"
     )
 
 
@@ -104,6 +105,7 @@ def never_full_text(runs: Sequence[tuple[Result, object]], *, is_saturated: bool
 def figures(result: Result) -> dict[str, str]:
     """Return the rows of a column, by name."""
     shown = {
+        **_times(result),
         "requests": f"{result.requests:,}",
         "prompt tokens": f"{result.prompt_tokens:,}",
         "output tokens": f"{result.output_tokens:,}",
@@ -128,6 +130,28 @@ def figures(result: Result) -> dict[str, str]:
         "wall time": f"{result.wall_seconds:.1f} s",
     }
     return shown | not_served(result)
+
+
+def _times(result: Result) -> dict[str, str]:
+    """Say how long requests took on a card, and whether that is within the targets."""
+    if (it := result.times) is None:
+        return {}
+    shown = {
+        "time to first token": f"{it.ttft_mean_ms:,.0f} ms mean, {it.ttft_p50_ms:,.0f} p50, "
+        f"{it.ttft_p95_ms:,.0f} p95",
+        "time a token": f"{it.tpot_p50_ms:,.1f} ms p50, {it.tpot_p95_ms:,.1f} p95",
+        "output tokens a second": f"{it.tokens_per_second:,.0f}",
+        "requests a second": f"{it.requests_per_second:,.2f}",
+    }
+    if it.goodput is not None:
+        taken = ", ".join(f"{text}: {1e3 * value:,.0f} ms" for text, value in it.targets.items())
+        shown["  within all targets"] = f"{it.goodput:,.2f}"
+        shown["targets"] = f"{'kept' if it.within_targets else 'broken'}: {taken}"
+    if it.is_highest:
+        shown["highest rate"] = f"{it.rate:.3g}x" if it.within_targets else "none keeps the targets"
+    elif it.rate != 1:
+        shown["rate"] = f"{it.rate:g}x"
+    return shown
 
 
 def not_served(result: Result) -> dict[str, str]:
@@ -313,6 +337,13 @@ def verdict(results: Sequence[Result]) -> Iterator[str]:
         yield from _alone(best)
         return
     other, name = others[-1], _name(best, ours)
+    if best.times and other.times:
+        within = " within the targets" if best.times.is_highest else ""
+        yield (
+            f"{name}: first token after {best.times.ttft_mean_ms:,.0f} ms in the mean, "
+            f"{_name(other, ours)} {other.times.ttft_mean_ms:,.0f}; requests a second{within}: "
+            f"{best.times.requests_per_second:,.2f}, there {other.times.requests_per_second:,.2f}"
+        )
     gains = (
         best.hit_rate - other.hit_rate >= _WORTH_A_WORD,
         best.peak_running > other.peak_running,

@@ -10,6 +10,7 @@ from hybrid_blocks.tools.replay.engine import VirtualEngine
 from hybrid_blocks.tools.replay.limits import LeftOut
 from hybrid_blocks.tools.replay.manager import ReplayManager
 from hybrid_blocks.tools.replay.places import PlaceCount, PlaceCounter
+from hybrid_blocks.tools.replay.times import Times
 from hybrid_blocks.tools.trace import Sharing, Trace
 
 COUNTED = (
@@ -86,6 +87,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         limit_alignment: those that ended between block borders of the groups.
         host_tokens: of ``hit_tokens`` and of what preempted requests found again, those loaded from
             host memory; None without it.
+        card: that vLLM's blocks are planned for, and whose times there are.
+        times: of the requests on a card; None where no card is named.
         virtual_seconds: from the start of the trace to the end of the last step.
         wall_seconds: what the replay took.
     """
@@ -147,6 +150,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     variant: str | None = None
     placement: str | None = None
     share: str | None = None
+    card: str | None = None
+    times: Times | None = None
 
     @property
     def unit(self) -> BlockUnit:
@@ -172,6 +177,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         live = load.live_bytes_per_request
         step_us = np.frombuffer(engine.meter.steps, dtype=np.int64) / 1e3
         p50, p99 = np.percentile(step_us, (50, 99)) if len(step_us) else (0.0, 0.0)
+        targets = engine.config.targets
         used = np.frombuffer(engine.timeline.used_blocks, dtype=np.int64)
         seconds = np.diff(np.frombuffer(engine.timeline.seconds), prepend=0.0)
         return cls(
@@ -223,6 +229,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             recompute_flops_saved=counters.saved_flops if cache.model else None,
             **counted,
             places=places.counts() if places is not None else None,
+            card=cache.deployment.card if cache.deployment else None,
+            times=None if targets is None else Times.of(engine, targets),
             virtual_seconds=engine.now,
             wall_seconds=wall_seconds,
         )

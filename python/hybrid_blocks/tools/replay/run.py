@@ -20,6 +20,7 @@ from hybrid_blocks.tools.replay.places import PlaceCounter
 from hybrid_blocks.tools.replay.result import Result
 from hybrid_blocks.tools.trace import SharedPrefixes, Sharing, Trace, shared_prefixes
 from hybrid_blocks.tools.trace.sharing import session_signals
+from hybrid_blocks.units import human
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,8 @@ class Variant:
         """The name of the variant in a report."""
         if self.manager is ManagerName.RUST:
             told = "" if self.signal is None else f" signal {self.signal:g}"
-            return f"{self.manager} {self.placement}{told}"
+            host = f" and {human(self.host_bytes)} of host memory" if self.host_bytes else ""
+            return f"{self.manager} {self.placement}{told}{host}"
         retention = self.vllm.retention
         return f"{self.manager} {'dense' if retention is None else retention or 'default'}"
 
@@ -74,21 +76,22 @@ class Variant:
 def make_variants(
     managers: Sequence[ManagerName],
     placements: Sequence[str],
-    vllm: VllmOptions,
+    vllm: Sequence[VllmOptions],
     signal: float | None = None,
     *,
-    host_bytes: int = 0,
+    hosts: Sequence[int] = (0,),
 ) -> tuple[Variant, ...]:
-    """Return the Rust manager with every placement, and vLLM's own."""
+    """Return the Rust manager with every placement and host memory, and vLLM's own settings."""
     variants: list[Variant] = []
     for manager in managers:
         if manager is ManagerName.RUST:
             variants += [
-                Variant(placement=placement, signal=signal, host_bytes=host_bytes)
+                Variant(placement=placement, signal=signal, host_bytes=host)
                 for placement in placements
+                for host in hosts
             ]
         else:
-            variants.append(Variant(manager=manager, vllm=vllm))
+            variants += [Variant(manager=manager, vllm=one) for one in vllm]
     return tuple(variants)
 
 
@@ -193,6 +196,7 @@ def compare(
     variants: Sequence[Variant],
     config: EngineConfig,
     *,
+    beside: Sequence[Variant] = (),
     share: str | None = None,
     sharing: Sharing | None = None,
     prefixes: SharedPrefixes | None = None,
@@ -201,7 +205,8 @@ def compare(
 ) -> Runs:
     """Replay a trace with each variant over caches of the same bytes.
 
-    All serve the same requests: none gets a request over the limit of one. If a manager refuses a
+    All serve the same requests: none gets a request over the limit of one, nor over that of a
+    variant ``beside`` them. If a manager refuses a
     request that its limit allows, and ``config`` lets requests be left out, all run again without
     it. ``share`` names the cache's size in the results. ``prefixes`` let checkpoints be counted by
     their place. ``on_progress`` gets the number of a variant's finished requests.
@@ -209,7 +214,7 @@ def compare(
     Raises:
         ReplayError: a request that does not fit, where none may be left out.
     """
-    settings = {variant.manager: variant.vllm for variant in variants}
+    settings = {variant.manager: variant.vllm for variant in (*beside, *variants)}
     limits = request_limits(tuple(settings), cache, config, vllm=settings.get(ManagerName.VLLM))
     refused: list[Refusal] = []
     while True:

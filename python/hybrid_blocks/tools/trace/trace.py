@@ -111,6 +111,14 @@ class Trace:
             span_count=self.span_count[spans],
         )
 
+    def faster(self, rate: float) -> "Trace":
+        """Return the same requests, whose sessions begin ``rate`` times as often.
+
+        The pauses of followers are their users' own.
+        """
+        starts = np.where(self.follows < 0, self.arrival / rate, self.arrival)
+        return replace(self, arrival=starts)
+
     def at_once(self) -> "Trace":
         """Return the same requests with no time between them; followers still follow."""
         return replace(self, arrival=np.zeros_like(self.arrival))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -31,6 +31,10 @@ class VllmOptions:
 
     retention: int | None = 0
     spare_calls: bool = True
+
+
+VLLM_SETTINGS: Final = (VllmOptions(), VllmOptions(retention=None))
+"""The settings that a load's best is found among."""
 
 
 def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmReplayAdapter":
@@ -88,4 +92,4 @@ def make_manager(
             return make_vllm(cache, config, vllm or VllmOptions())
 
 
-__all__ = ["ManagerName", "RustOptions", "VllmOptions", "make_manager"]
+__all__ = ["VLLM_SETTINGS", "ManagerName", "RustOptions", "VllmOptions", "make_manager"]
