@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import hub
 import models
 from conversations import offload
-from hub_cache import add_commit
 from rounds import run
 from safetensors.torch import load, save
 from traffic import PREFIX, encode
@@ -35,17 +35,18 @@ def test_a_restart_reads_nothing_of_weights_that_a_branch_has_left(tmp_path: Pat
             for tokens in (encode(PREFIX * 2)[:NUM_TOKENS], [1])
         ]
         options |= {"dtype": "float32", "block_size": BLOCK_TOKENS}
-        variables = {"HF_HOME": str(tmp_path / "home")}
         result = run(NAME, "natural", rounds, options, variables=variables)
         return result.cached[0], result.tokens[0]
 
-    cache = tmp_path / "home" / "hub"
-    add_commit(cache, NAME, files)
-    found, first = serve(**transfer)
-    assert found == 0
-    assert serve(**transfer) == (FOUND, first)
-    add_commit(cache, NAME, trained_on)
-    moved, alone = serve(**transfer), serve()
+    # A process without HF_HUB_OFFLINE knows the model by its name, others by a folder of a commit.
+    with hub.serve(NAME) as makers:
+        variables = makers.variables | {"HF_HOME": str(tmp_path / "home")}
+        makers.move(files)
+        found, first = serve(**transfer)
+        assert found == 0
+        assert serve(**transfer) == (FOUND, first)
+        makers.move(trained_on)
+        moved, alone = serve(**transfer), serve()
     assert moved == alone
     assert alone[0] == 0
     assert alone[1] != first
