@@ -40,7 +40,15 @@ def test_a_partition_gives_the_layers_of_each_stage(text: str) -> None:
     assert planned(QWEN, 10).num_blocks == 417
 
 
-@pytest.mark.parametrize("value", ["48", "48,17", "48,16,0", "64,0", "a,b", "", "9" * 400])
+def test_windows_hold_the_batches_in_flight_beside_a_partition() -> None:
+    gemma = "vllm serve google/gemma-3-27b-it -pp 2 --max-model-len 65536 --no-async-scheduling"
+    plan = planned(f"VLLM_PP_LAYER_PARTITION=40,22 {gemma}", 10)
+    assert (plan.num_blocks, plan.tokens) == (13_653, 84_173)
+
+
+@pytest.mark.parametrize(
+    "value", ["48", "48,17", "48,16,0", "64,0", "-1,65", "a,b", "48,16,", "", "9" * 400]
+)
 def test_a_partition_that_vllm_refuses_is_refused(value: str) -> None:
     with pytest.raises(PlanError, match="VLLM_PP_LAYER_PARTITION="):
         planned(f"VLLM_PP_LAYER_PARTITION={value} {QWEN}", 10)
@@ -90,6 +98,12 @@ def test_layouts_and_the_watermark_change_no_figure(variables: str, options: str
     )
     assert (plan.num_blocks, f"{plan.max_concurrency:.2f}") == (1_003, "11.14")
     assert int(plan.max_concurrency * plan.max_model_len) == 730_362
+
+
+@pytest.mark.parametrize("value", ["1.0", "-0.01", "nan", "inf"])
+def test_a_watermark_that_vllm_refuses_is_refused(value: str) -> None:
+    with pytest.raises(PlanError, match=rf"^--watermark {float(value)}: vLLM takes a share from 0"):
+        read_command([f"vllm serve Qwen3.5-27B --watermark {value}"])
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,10 @@ READ = [
     f'SERVE --kv-transfer-config \'{{"kv_connector": "X", "engine_id": "{KEY}"}}\'',
     f"SERVE --hf-overrides.comment {KEY}",
     f"docker run -e HF_TOKEN={KEY} --env 'KEY=open {KEY}' vllm/vllm-openai SERVE",
+    f"vllm serve https://user:{KEY}@hub.example/Qwen/Qwen3.5-27B --max-model-len 8192",
+    f"vllm serve 's3://models/Qwen3.5-27B?X-Amz-Signature={KEY}'",
+    f"cat <<END\n{KEY}\nEND\nSERVE # {KEY}",
+    f"[Service]\nEnvironment=HF_TOKEN={KEY}\nExecStart=/usr/bin/SERVE --api-key {KEY}",
 ]
 REFUSED = [
     f"SERVE --api-kye {KEY}",

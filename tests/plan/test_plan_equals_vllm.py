@@ -2,12 +2,14 @@
 
 import msgspec
 import pytest
+from hybrid_blocks.geometry.deployment import stages
 from hybrid_blocks.model import Model, PlanError, from_config, load_model
 from hybrid_blocks.model.table import entries
 from hybrid_blocks.tools.plan import Deployment, plan_vllm
 from hybrid_blocks.tools.read.log_lines import read_lines
 from plan_oracle import INDEX, RELEASE, Oracle
 from vllm.config import CompilationConfig, CUDAGraphMode, VllmConfig
+from vllm.distributed.utils import get_pp_indices
 from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.core import kv_cache_planning
 
@@ -52,6 +54,32 @@ def test_the_plan_of_a_built_in_model_equals_vllms_own(name: str, deployment: st
         with pytest.raises(PlanError, match=f"--{deployment[:2]} {deployment[2:]}"):
             plan_vllm(model, MEMORY, options)
         return
+    _compare(model, options)
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    [
+        ("Gemma-3-27B", (40, 22)),
+        ("Qwen3.8-27B", (48, 16)),
+        ("Qwen3.8-27B", (20, 12, 16, 16)),
+        ("Qwen3-Next-80B-A3B", (1, 47)),
+        ("Nemotron-H-8B", (30, 22)),
+        ("Kimi-Linear-48B-A3B", (9, 9, 9)),
+    ],
+    ids=str,
+)
+def test_the_plan_of_a_partition_equals_vllms_own(
+    name: str, partition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, pp = load_model(name), len(partition)
+    options = Deployment(max_model_len=8192, pp=pp, pp_partition=partition, in_flight_batches=2)
+    monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", ",".join(map(str, partition)))
+    cut = [get_pp_indices(model.num_layers, rank, pp) for rank in range(pp)]
+    ours = stages(model, model.layers, pp, partition)
+    assert [{layer.depth for layer in stage} for stage in ours] == [
+        {layer.depth for layer in model.layers if begin <= layer.depth < end} for begin, end in cut
+    ]
     _compare(model, options)
 
 

@@ -15,6 +15,7 @@ from hybrid_blocks.tools.read.options import Option, recorded, shown, unknown
 Made = TypeVar("Made")
 
 _NEGATIVE: Final = re.compile(r"-\d+(\.\d*)?|-\.\d+")
+_KEYS: Final = re.compile(r"^[^/]*@|[?#].*", re.S)
 _VARIABLE: Final = re.compile(r"\$\{?\w+")
 _LEVEL: Final = "--optimization-level"
 _LEVELS: Final = ("0", "1", "2", "3")
@@ -86,7 +87,13 @@ def parse(arguments: Sequence[str]) -> Parsed:
             "a second word that is no option stands beside the model; quote a value that holds "
             "blanks, and name one model"
         )
-    return Parsed(models[0] if models else None, found)
+    return Parsed(_without_keys(models[0]) if models else None, found)
+
+
+def _without_keys(model: str) -> str:
+    """Leave out the parts of a model's address that may hold keys: a user and a query."""
+    scheme, separator, rest = model.partition("://")
+    return scheme + separator + _KEYS.sub("", rest) if separator else model
 
 
 def _value(option: Option, flag: str, given: Sequence[str]) -> Any:

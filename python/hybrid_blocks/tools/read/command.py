@@ -199,6 +199,9 @@ def _check_planned(options: Mapping[str, Any]) -> None:
         raise PlanError(
             f"--gpu-memory-utilization {utilization}: vLLM takes a share above 0 and up to 1"
         )
+    watermark = options.get("watermark", 0.0)
+    if not 0 <= watermark < 1:
+        raise PlanError(f"--watermark {watermark}: vLLM takes a share from 0 and below 1")
 
 
 def _text(value: object) -> str:
