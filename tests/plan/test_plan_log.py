@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
+from random import Random
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
@@ -363,6 +364,32 @@ def test_the_last_start_with_memory_is_read_from_lines_in_any_order(order: str) 
     assert report.figures == _read(LINES).figures
     assert not any("preempted" in advice for _, advice in report.troubles)
     assert report.num_lines == len(ORDERS[order])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lines_of_one_start_are_read_in_any_order(seed: int) -> None:
+    for row in ROWS:
+        lines = write_log(row)
+        memory = 24 * 2**30 if not {"gib", "blocks", "tokens", "state_blocks"} & set(row) else None
+        expected = _read(lines, memory)
+        Random(seed).shuffle(lines)
+        assert _read(lines, memory) == expected, row
+
+
+def test_workers_of_one_start_may_log_before_and_behind_its_options() -> None:
+    lines = [*_in_two_stages(12.0, 6.0, names=NAMED[::-1]), TOKENS.format(165_529, 2.53)]
+    assert _read(lines).figures.agree
+    for seed in range(12):
+        mixed = [*lines]
+        Random(seed).shuffle(mixed)
+        assert _read(mixed).figures == _read(lines).figures
+
+
+def test_the_end_of_an_older_start_is_not_that_of_the_next() -> None:
+    end = [line for line in OTHER if "KV cache" in line]
+    assert len(end) == 2
+    assert _read([*end, *LINES]).figures == _read(LINES).figures
+    assert _read([*LINES[::-1], *end[::-1]]).figures == _read(LINES).figures
 
 
 NEEDED = (

@@ -251,15 +251,22 @@ class _Starts:
     """The starts of a log, whose lines may come oldest first or newest first.
 
     The first start in the file is the newest one if its tokens come before its memory. Options
-    behind its figures are its own if no figures follow them.
+    behind its figures are its own if no figures follow them. All lines are of one start if only
+    one has options and no process logs a figure both before and behind them.
     """
 
     def __init__(self) -> None:
-        self._before, self._now, self._first = _Start(), _Start(), _Start()
+        self._before, self._now, self._first, self._all = _Start(), _Start(), _Start(), _Start()
         self._is_newest_first = self._is_first_over = False
+        self._is_one, self._has_begun = True, False
+        self._ends: dict[tuple[str, str], bool] = {}
 
     def take(self, line: str, found: dict[str, str], told: tuple[str, str] | None) -> None:
         begins, ends = (not facts.isdisjoint(found) for facts in (_BEGINS, _ENDS))
+        if self._is_one:
+            self._is_one = not (begins and self._has_begun) and self._is_of_one(line, found)
+            self._all.take(line, found, told)
+        self._has_begun = self._has_begun or begins
         if begins and self._now.has(_ENDS):
             self._before, self._now = self._now, _Start()
         self._now.take(line, found, told)
@@ -271,7 +278,17 @@ class _Starts:
         if not self._is_first_over:
             self._first.take(line, found, told)
 
+    def _is_of_one(self, line: str, found: dict[str, str]) -> bool:
+        """Note the figures of a process; return whether none was noted before the options."""
+        process = _PROCESS.search(line, 0, _NAMES)
+        name = process[0] if process else ""
+        figures = [(name, fact) for fact in _ENDS.intersection(found)]
+        sides = [self._ends.setdefault(it, self._has_begun) for it in figures]
+        return all(side == self._has_begun for side in sides) and len(self._ends) < _MOST_VALUES
+
     def newest(self) -> _Start:
+        if self._is_one:
+            return self._all
         has_figures_first = self._first.has(_ENDS) and self._first.has(_BEGINS)
         if has_figures_first and (self._is_newest_first or not self._now.has(_ENDS)):
             if self._is_newest_first:
