@@ -1,15 +1,17 @@
 """Time to the first token, in the virtual time of a card.
 
 A step takes the time of kernels that were measured on that card, or an estimate from the model's
-shape. Each load runs at level ``natural``, and in stock vLLM with each of its settings. At level
-``natural`` states are left inside chunks of prompts, and for comparison chunks end there.
+shape. Each cell is a model, a load, a number of requests at a time and a memory. A cell runs at
+level ``natural``, which leaves states inside chunks of prompts, and with each of stock vLLM's
+settings. Cells of one model and load differ in memory and requests at a time, in turns.
 """
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import groupby
+from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +19,11 @@ from _record import Row
 from _served_hits import serve
 from _served_model import Case, Side, serving
 from _served_rows import GIB, Cases, Chosen, deployment, read
+from hits import MOONCAKE
 from hybrid_blocks.geometry.step_time import StepTime, step_time
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.tools.plan import plan_natural
-from hybrid_blocks.tools.plan.vllm import align
+from hybrid_blocks.tools.replay.cache import SharedCache, plan_cache, share_text
 from hybrid_blocks.tools.trace import Trace
 from loads import generate
 from natural.served import Served
@@ -30,82 +33,71 @@ MODELS = (
     *("Qwen3.5-27B", "Qwen3.5-35B-A3B", "Nemotron-H-8B"),
     *("Granite-4.0-H-Small", "Kimi-Linear-48B-A3B"),
 )
-
-
-@dataclass(frozen=True)
-class Load:
-    """The first requests of a trace, or of a generated workload where there is no ``file``.
-
-    ``gib`` is the memory of Qwen3.5-27B. Other models get what holds as many tokens.
-    """
-
-    limit: int
-    at_once: int
-    gib: tuple[int, ...]
-    file: str | None = None
-
-
-LOADS = {
-    "conversations": Load(200, 8, (60,)),
-    "tools": Load(200, 16, (8, 26)),
-    "agents": Load(150, 8, (12, 33)),
-    "documents": Load(120, 8, (71,)),
-    "code": Load(200, 16, (24,)),
-    "short chats": Load(200, 16, (24,), "llmservingsim_sharegpt_qwen3_300.jsonl.gz"),
+LOADS: dict[str, str | None] = {
+    **dict.fromkeys(("conversations", "agents", "tools", "documents", "seats", "code")),
+    "short chats": "llmservingsim_sharegpt_qwen3_300.jsonl.gz",
+    "Mooncake": MOONCAKE,
+    "coding agents": "claude_code_agentic_dev.jsonl.gz",
 }
-UNITS = (None, 64, 16)
-"""``--prefix-match-unit``: the common divisor of all block sizes, and what kernels can write at."""
-RETENTIONS = (0, None)
-"""``--prefix-cache-retention-interval``: vLLM's default, and every block border."""
-INTERVAL = 4
-"""Blocks between those that the last setting keeps."""
-LIKE_TOKENS = 16_384
-"""Requests of this length tell how much memory another model needs for as many tokens."""
+"""The file of a recorded load; None where a workload is generated."""
+RUNNING = {2: 60, 8: 120, 16: 160, 64: 256}
+"""Requests at a time, each with the number of requests in all."""
+SHARES = (0.05, 0.10, 0.20, 0.50, 1.0)
+"""Memories, as shares of what holds everything."""
+CELLS = 2
+"""Cells of a model and load; 20 are all pairs of `RUNNING` and `SHARES`."""
+ROOM = 2
+"""Requests of the longest length that fit into the least memory."""
 
 
 def cases(chosen: Chosen) -> Cases:
-    """Yield level ``natural`` and each of stock vLLM's settings, for every load and memory."""
-    for load_name in chosen.loads or LOADS:
-        trace = _trace(load_name, chosen.data)
-        for name in chosen.models or MODELS:
-            for gib in LOADS[load_name].gib:
-                for side in chosen.sides:
-                    yield from _of_side(load_name, load_model(name), gib, side, trace)
+    """Yield level ``natural`` and each of stock vLLM's settings, for every cell."""
+    models, loads = chosen.models or MODELS, chosen.loads or tuple(LOADS)
+    pairs = list(product(enumerate(loads), enumerate(models)))
+    for turn, (load_at, load), (model_at, name) in (
+        (turn, *pair) for turn in range(chosen.cells or CELLS) for pair in pairs
+    ):
+        running = tuple(RUNNING)[(load_at + model_at + turn) % len(RUNNING)]
+        share = SHARES[(load_at + 2 * model_at + 3 * turn) % len(SHARES)]
+        for side in chosen.sides:
+            yield from of_cell(load, name, running, share, chosen.data, side)
 
 
-def _of_side(load_name: str, model: Model, gib: int, side: Side, trace: Trace) -> Cases:
-    load = LOADS[load_name]
-    deployed = deployment(int(trace.total_tokens.max()) + 1)
-    memory = int(gib * GIB * _of_one(model) / _of_one(load_model(MODELS[0])))
-    time = step_time(model, deployed)
+def of_cell(  # noqa: PLR0917 - the parts of a cell's name
+    load: str, name: str, running: int, share: float, data: Path, side: Side
+) -> Cases:
+    """Yield one side of a cell: stock vLLM with each of its settings."""
+    model = load_model(name)
+    trace = _trace(load, RUNNING[running], data)
+    longest = int(trace.total_tokens.max()) + 1
+    deployed = deployment(longest)
+    plan = plan_natural(model, 64 * GIB, deployed)
+    least = ROOM * plan.slabs(1, longest) * plan.slab_bytes
+    memory = max(int(share * _everything(model, load, RUNNING[running], data)), least)
+    case = Case(model, memory, deployed, running, inside=True, fast=True)
+    time = step_time(model, case.deployment)
     assert time is not None
-    about = {"load": load_name, "model": model.name, "gib": round(memory / GIB, 1), "side": side}
-    about |= {"requests": len(trace), "card": deployed.card, "source": time.source}
+    about = {"load": load, "model": model.name, "running": running, "share": share_text(share)}
+    about |= {"gib": round(case.memory_bytes / GIB, 2), "side": side, "requests": len(trace)}
+    about |= {"card": case.deployment.card, "source": time.source}
     about["clock"] = hashlib.sha256(repr(time).encode()).hexdigest()[:8]
-    settings = [(unit, retention) for unit in UNITS for retention in RETENTIONS]
-    interval = INTERVAL * align.block_size(model, deployed.rank(model), deployed)
-    settings.append((None, interval))
-    for unit, retention in settings if side is Side.STOCK else settings[:1]:
-        case = Case(model, memory, deployed, load.at_once, retention, unit)
-        key = about | {"unit": unit, "retention": retention}
-        yield key, partial(measure, side, case, trace, time)
-        if side is Side.NATURAL:
-            inside = replace(case, inside=True)
-            yield key | {"inside": True}, partial(measure, side, inside, trace, time)
+    for setting in case.settings() if side is Side.STOCK else (case,):
+        key = about | {"unit": setting.match_unit, "retention": setting.retention}
+        yield key, partial(measure, side, setting, trace, time)
 
 
 @cache
-def _of_one(model: Model) -> int:
-    """Return the bytes of one request of the length by which memories are compared."""
-    plan = plan_natural(model, 64 * GIB, deployment())
-    return plan.slabs(1, LIKE_TOKENS) * plan.slab_bytes
+def _everything(model: Model, load: str, limit: int, data: Path) -> int:
+    """Return the bytes of a cache from which nothing is evicted."""
+    trace = _trace(load, limit, data)
+    deployed = deployment(int(trace.total_tokens.max()) + 1)
+    return SharedCache(trace, plan_cache(model, 1024 * GIB, deployed)).unbounded_bytes
 
 
-def _trace(load_name: str, data: Path) -> Trace:
-    load = LOADS[load_name]
-    if load.file is None:
-        return generate(load_name, num_requests=load.limit)
-    return read(data, load.file, load.limit)
+@cache
+def _trace(load: str, limit: int, data: Path) -> Trace:
+    file = LOADS[load]
+    return generate(load, num_requests=limit) if file is None else read(data, file, limit)
 
 
 @dataclass
@@ -170,11 +162,26 @@ def measure(side: Side, case: Case, trace: Trace, time: StepTime) -> Row:
 
 
 def check(rows: list[Row]) -> Iterator[str]:
-    """Name the cases in which the first token comes later than in the best of stock vLLM."""
-    for key, group in groupby(rows, key=lambda row: (row["load"], row["model"], row["gib"])):
+    """Name the cells in which the first token comes later than in the best of stock vLLM."""
+    for natural, stock in _cells(rows):
+        name = ", ".join(str(natural[key]) for key in CELL)
+        for figure in ("mean_ms", "p95_ms"):
+            ours, theirs = natural[figure], stock[figure]
+            if ours > ALIKE * theirs:
+                yield f"{name}: {figure} {ours:.0f}, stock vLLM {theirs:.0f}"
+
+
+CELL = ("load", "model", "running", "share")
+ALIKE = 1.005
+"""Times that differ by less are equal."""
+
+
+def _cells(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
+    """Yield the row of level ``natural`` and that of vLLM's best setting, by the mean."""
+    by = itemgetter(*CELL)
+    for _, group in groupby(sorted(rows, key=by), key=by):
         found = list(group)
-        natural = [row["mean_ms"] for row in found if row.get("inside")]
-        stock = [row["mean_ms"] for row in found if row["side"] == Side.STOCK]
-        if natural and stock and natural[0] > 1.01 * min(stock):
-            name = f"{key[0]}, {key[1]}, {key[2]} GiB"
-            yield f"{name}: first token after {natural[0]:.0f} ms, stock vLLM {min(stock):.0f} ms"
+        natural = [row for row in found if row["side"] == Side.NATURAL]
+        stock = [row for row in found if row["side"] == Side.STOCK]
+        if natural and stock:
+            yield natural[-1], min(stock, key=itemgetter("mean_ms"))

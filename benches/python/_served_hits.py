@@ -38,12 +38,10 @@ LOADS = {
     "tools": Load(None, 500, (8, 13, 26, 53), 16),
     "changing": Load(None, 500, (16, 27, 55, 109), 16),
 }
-RETENTIONS = (0, None)
-"""vLLM's default, and every block border."""
 
 
 def cases(chosen: Chosen) -> Cases:
-    """Yield both sides of every load and size."""
+    """Yield level ``natural`` and each of stock vLLM's settings, for every load and size."""
     for load_name in chosen.loads or LOADS:
         for name in chosen.models or MODELS[:1]:
             yield from _of_load(load_name, name, _trace(load_name, chosen.data))
@@ -61,11 +59,13 @@ def _of_load(load_name: str, name: str, trace: Trace) -> Cases:
     deployed = deployment(int(trace.total_tokens.max()) + 1)
     for gib in load.gib:
         for side in Side:
-            for retention in RETENTIONS if side is Side.STOCK else RETENTIONS[:1]:
-                case = Case(model, gib * GIB, deployed, load.at_once, retention, inside=True)
+            case = Case(model, gib * GIB, deployed, load.at_once, inside=True, fast=True)
+            for setting in case.settings() if side is Side.STOCK else (case,):
                 about = {"load": load_name, "model": name, "gib": gib, "side": side}
-                about |= {"retention": retention, "requests": len(trace)}
-                yield about, partial(measure, side, case, trace)
+                about |= {"retention": setting.retention, "requests": len(trace)}
+                if setting.match_unit is not None:
+                    about["unit"] = setting.match_unit
+                yield about, partial(measure, side, setting, trace)
 
 
 def measure(side: Side, case: Case, trace: Trace) -> Row:

@@ -13,13 +13,17 @@ from typing import Any
 from unittest.mock import patch
 
 import _test_folders  # noqa: F401
+from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.geometry.step_time import step_tokens
 from hybrid_blocks.model import Model
 from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.vllm import align
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.tools.replay.managers import vllm_settings
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import CHECKPOINTS, VARIABLE, Level
 from hybrid_blocks.vllm.natural import prefill_checkpoints
+from hybrid_blocks.vllm.scheduler import one_call
 from natural.engine import Engine
 from natural.served import Served
 from plan_oracle import Oracle
@@ -42,6 +46,9 @@ class Case:
     ``retention`` is vLLM's ``--prefix-cache-retention-interval`` and ``match_unit`` its
     ``--prefix-match-unit``, both of the stock side alone. At level ``natural`` states are left
     ``inside`` chunks of prompts, as by workers on a card, or chunks end there.
+
+    A ``fast`` case runs the one-call scheduler, and stock vLLM's side at level ``manager``. Their
+    decisions are those of vLLM's own code.
     """
 
     model: Model
@@ -51,12 +58,21 @@ class Case:
     retention: int | None = 0
     match_unit: int | None = None
     inside: bool = False
+    fast: bool = False
+
+    def settings(self) -> "Iterator[Case]":
+        """Yield this case with each of the settings that vLLM takes for the model."""
+        block = align.block_size(self.model, self.deployment.rank(self.model), self.deployment)
+        for one in vllm_settings(self.model, self.deployment):
+            kept = one.retention and round_up(one.retention, block)
+            yield replace(self, match_unit=one.match_unit, retention=kept)
 
 
 @contextmanager
 def serving(side: Side, case: Case) -> Iterator[Served]:
     """Plan a model with vLLM's own functions, and make its scheduler."""
-    with _level(Level.NATURAL if side is Side.NATURAL else Level.OFF, case):
+    stock = Level.MANAGER if case.fast else Level.OFF
+    with _level(Level.NATURAL if side is Side.NATURAL else stock, case):
         config = _plan(side, case)
         sizes = [group.kv_cache_spec.block_size for group in config.kv_cache_groups]
         unit = case.match_unit if side is Side.STOCK and case.match_unit else gcd(*sizes)
@@ -67,7 +83,7 @@ def serving(side: Side, case: Case) -> Iterator[Served]:
             max_model_len=length,
             max_num_batched_tokens=case.deployment.max_num_batched_tokens,
             hash_block_size=unit,
-            scheduler_cls=Scheduler,
+            scheduler_cls=one_call.Scheduler if case.fast else Scheduler,
             num_draft_tokens=case.deployment.num_speculative_tokens,
         )
         _check(side, scheduler)

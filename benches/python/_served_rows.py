@@ -20,6 +20,7 @@ class Chosen:
     models: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
     sides: tuple[Side, ...] = tuple(Side)
+    cells: int | None = None
 
 
 Cases = Iterator[tuple[Row, Callable[[], Row]]]

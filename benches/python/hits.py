@@ -20,13 +20,13 @@ from statistics import fmean
 import _test_folders  # noqa: F401
 import msgspec
 from _record import CARD, Record, Row, code_of, stock_code
+from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import (
     Cache,
     EngineConfig,
     ManagerName,
     Result,
-    VllmOptions,
     model_cache,
     replay,
     request_limits,
@@ -34,6 +34,7 @@ from hybrid_blocks.tools.replay import (
 from hybrid_blocks.tools.replay.cache import SharedCache, share_text
 from hybrid_blocks.tools.replay.config import RefusedRequestError
 from hybrid_blocks.tools.replay.limits import Refusal, RequestLimit, find_too_large
+from hybrid_blocks.tools.replay.managers import vllm_settings
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace, read_trace
 from loads import generate
@@ -69,10 +70,10 @@ OURS = (
     Variant(signal=0.8),
 )
 VLLM = tuple(
-    Variant(manager=ManagerName.VLLM, vllm=VllmOptions(retention=retention))
-    for retention in (0, None, 4096)
+    Variant(manager=ManagerName.VLLM, vllm=options)
+    for options in vllm_settings(load_model(MODELS[0]), Deployment(card=CARD))
 )
-"""vLLM's default retention, every block border, and one in 4,096 tokens."""
+"""vLLM's default, and settings that may be better. Some models take fewer."""
 
 OF_BOUND = {"agents": 0.99, "agent trace": 0.99}
 """The share of what attention alone allows that an unbounded cache has to reach."""
@@ -165,7 +166,7 @@ def _run_case(case: tuple[str, str, float], *, choice: Choice, data: Path, path:
     refused: list[Refusal] = []
     while True:
         rows: list[Row] = []
-        for variant in map(VARIANTS.__getitem__, choice.variants):
+        for variant in _taken(choice.variants, cache):
             left_out = find_too_large(
                 trace, limits, num_speculative_tokens=0, reject=True, refused=refused
             )
@@ -185,6 +186,16 @@ def _run_case(case: tuple[str, str, float], *, choice: Choice, data: Path, path:
             rows.append(record.rows[digest])
         else:
             return rows
+
+
+def _taken(names: Sequence[str], cache: Cache) -> Iterator[Variant]:
+    """Yield the variants that a cache's model takes."""
+    assert cache.model is not None
+    assert cache.deployment is not None
+    taken = vllm_settings(cache.model, cache.deployment)
+    for variant in map(VARIANTS.__getitem__, names):
+        if variant.manager is ManagerName.RUST or variant.vllm in taken:
+            yield variant
 
 
 @remember

@@ -4,10 +4,10 @@
 
 vLLM's functions plan the memory of a model, and vLLM's scheduler serves requests with prescribed
 outputs, without weights or a GPU. ``--data`` names the folder of the traces, ``--record`` that of
-the record. ``--models``, ``--loads`` and ``--sides`` choose a part of the cases. A recorded row
-runs again only if the code under it changed. The last lines name figures that miss their target,
-and models of ``--models`` that level ``natural`` refuses. The exit status is then 1. All but times
-are the same in every run.
+the record. ``--models``, ``--loads``, ``--sides`` and ``--cells`` choose a part of the cases. A
+recorded row runs again only if the code under it changed. The last lines name figures that miss
+their target, and models of ``--models`` that level ``natural`` refuses. The exit status is then 1.
+All but times are the same in every run.
 """
 
 import argparse
@@ -71,6 +71,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[], help="instead of the figure's own")
     parser.add_argument("--loads", nargs="+", default=[], help="of hits and first-token")
     parser.add_argument("--sides", nargs="+", default=list(Side), help="of first-token")
+    parser.add_argument("--cells", type=int, help="of each model and load of first-token")
     arguments = parser.parse_args()
     record = Record(arguments.record / "vllm-natural.jsonl")
     chosen = Chosen(
@@ -78,6 +79,7 @@ def main() -> None:
         tuple(arguments.models),
         tuple(arguments.loads),
         tuple(map(Side, arguments.sides)),
+        arguments.cells,
     )
     missed = []
     for name in arguments.figures:

@@ -188,6 +188,20 @@ def test_both_managers_stand_side_by_side(tmp_path: Path, trace: Path) -> None:
     assert rust["steps"] == vllm["steps"]
 
 
+@pytest.mark.vllm
+def test_the_best_of_vllms_settings_stands_beside_its_default_where_it_finds_more(
+    tmp_path: Path, trace: Path
+) -> None:
+    best = ("--manager", "vllm", "--retention", "best")
+    tools = ("--workload", "tools", "--limit", "30", "--max-num-seqs", "2", *best)
+    tools = (*tools, "--model", "Granite-4.0-H-Tiny", "--memory", "8GiB")
+    default, found = figures(tmp_path, *tools)
+    assert (default["variant"], found["variant"]) == ("vllm default", "vllm dense by 16")
+    assert found["hit_tokens"] > default["hit_tokens"] > 0
+    assert "vLLM (dense by 16)" in answer("--manager", "rust", *tools)[0]
+    assert figures(tmp_path, trace, *best)["variant"] == "vllm default"
+
+
 def test_a_damaged_line_stops_the_replay_unless_it_is_skipped(tmp_path: Path, trace: Path) -> None:
     lines = trace.read_text().splitlines()
     lines[4] = lines[4][:30]
@@ -337,6 +351,7 @@ def test_an_option_that_would_be_ignored_is_refused_before_anything_is_read(
         ("--tp", "99999999999999999999", "--tp"),
         ("--max-num-seqs", "99999999999999999999", "--max-num-seqs"),
         ("--retention", "9" * 5000, "not a whole number"),
+        ("--retention", "all", "neither a number of tokens, dense nor best"),
         ("--json", "/", "--json /: a folder"),
     ],
 )

@@ -1,20 +1,25 @@
 """Figures of level ``natural``, counted on few requests."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _served_first_token
 import _served_hits
 import _served_prompts
 import _served_running
+import numpy as np
 import pytest
 import serving
 from _record import Record
 from _served_model import Case, OtherLevelError, Side
-from _served_rows import deployment
+from _served_rows import Chosen, deployment
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import plan_natural
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName, VllmOptions, model_cache
+from hybrid_blocks.tools.replay import replay as run_replay
 from hybrid_blocks.tools.trace import generate_workload
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 
@@ -75,6 +80,49 @@ def test_where_requests_fill_the_memory_they_leave_each_other_room_for_checkpoin
     assert natural["computed_tokens"] < 0.5 * stock["computed_tokens"]
     assert natural["steps"] <= stock["steps"], "fewer run at once, and not for longer"
     assert natural["preemptions"] <= 1 < stock["preemptions"]
+
+
+@pytest.mark.parametrize(
+    ("model", "workload"), [("Qwen3.5-27B", "tools"), ("Nemotron-H-8B", "agents")]
+)
+def test_vllm_finds_as_much_at_level_manager_and_in_the_replay_with_each_setting(
+    model: str, workload: str
+) -> None:
+    trace = generate_workload(workload, num_requests=50)
+    alone = np.full_like(trace.follows, -1)
+    trace = replace(trace, arrival=np.zeros_like(trace.arrival), follows=alone)
+    deployed = deployment(int(trace.total_tokens.max()) + 1)
+    case = Case(load_model(model), 8 * GIB, deployed, num_requests=8, inside=True)
+    config = EngineConfig(max_num_seqs=8, watermark=0.0)
+    cache = model_cache(model, case.memory_bytes, deployed)
+    found = set()
+    for setting in case.settings():
+        stock = _served_hits.measure(Side.STOCK, setting, trace)
+        assert _served_hits.measure(Side.STOCK, replace(setting, fast=True), trace) == stock
+        options = VllmOptions(retention=setting.retention, match_unit=setting.match_unit)
+        replayed, _ = run_replay(
+            trace, manager_name=ManagerName.VLLM, cache=cache, config=config, vllm=options
+        )
+        assert replayed.hit_tokens == stock["hit_tokens"]
+        assert replayed.steps == stock["steps"]
+        found.add(stock["hit_tokens"])
+    assert len(found) > 3, "settings change what is found"
+
+
+def test_a_later_first_token_than_with_the_best_setting_of_vllm_is_named() -> None:
+    times = ((Side.STOCK, 100, 900), (Side.STOCK, 120, 300), (Side.NATURAL, 110, 800))
+    rows = [
+        {"load": "l", "model": "M", "running": 8, "share": "5%", "side": side}
+        | {"mean_ms": mean, "p95_ms": late}
+        for side, mean, late in times
+    ]
+    assert list(_served_first_token.check(rows)) == ["l, M, 8, 5%: mean_ms 110, stock vLLM 100"]
+
+
+def test_all_pairs_of_memory_and_requests_at_a_time_are_cells_of_a_load_and_model() -> None:
+    chosen = Chosen(Path(), ("Nemotron-H-8B",), ("code",), (Side.NATURAL,), cells=20)
+    cells = {(key["running"], key["share"]) for key, _ in _served_first_token.cases(chosen)}
+    assert len(cells) == 20
 
 
 @pytest.mark.parametrize("side", Side)

@@ -100,8 +100,9 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         typer.Option(
             "--retention",
             "--prefix-cache-retention-interval",
-            metavar="N|dense",
-            help="vLLM's --prefix-cache-retention-interval; dense keeps all.",
+            metavar="N|dense|best",
+            help="vLLM's --prefix-cache-retention-interval; dense keeps all. best also tries "
+            "--prefix-match-unit, and shows what finds most beside vLLM's default.",
         ),
     ] = "0",
     max_num_seqs: Annotated[
@@ -211,7 +212,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         requests = requests.at_once() if saturate else requests
         cache = cache or counted_cache(str(num_blocks), block_size, requests)
         results, runs = run(
-            *(requests, cache, asked.variants(), config),
+            *(requests, cache, asked.variants(cache), config),
             shares=asked.shares,
             with_film=html is not None,
             rate=read_rate(rate),

@@ -24,7 +24,7 @@ from hybrid_blocks.tools.replay import (
     read_num_blocks,
 )
 from hybrid_blocks.tools.replay.cache import plan_cache, read_shares, share_text
-from hybrid_blocks.tools.replay.managers import VLLM_SETTINGS
+from hybrid_blocks.tools.replay.managers import vllm_settings
 from hybrid_blocks.tools.replay.run import Variant, make_variants
 from hybrid_blocks.tools.replay.times import Target
 from hybrid_blocks.tools.trace import SEATS, Trace
@@ -109,12 +109,17 @@ def warn_of_defaults(given: Given, memory: str) -> None:
         )
 
 
-def read_retention(text: str) -> int | None:
-    """Return the tokens between states that vLLM keeps, None for all."""
+BEST = "best"
+
+
+def read_retention(text: str) -> int | str | None:
+    """Return the tokens between states that vLLM keeps, None for all; `BEST` stays."""
     if text == "dense":
         return None
+    if text == BEST:
+        return text
     if not (text.isascii() and text.isdecimal()):
-        raise ReplayError(f"--retention {text!r} is neither a number of tokens nor dense")
+        raise ReplayError(f"--retention {text!r} is neither a number of tokens, dense nor best")
     return parse_count(text, "--retention", MOST, least=0)
 
 
@@ -129,21 +134,23 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     managers: Sequence[ManagerName]
     placements: Sequence[str]
-    retention: int | None
+    retention: int | str | None
     signal: float | None
     shares: Sequence[float] | None
     host_bytes: int
     is_timed: bool = False
 
-    def variants(self) -> tuple[Variant, ...]:
+    def variants(self, cache: Cache) -> tuple[Variant, ...]:
         """Return each manager with each of its choices."""
         if ManagerName.VLLM in self.managers:
             allow_no_gpu()
-        given = VllmOptions(retention=self.retention)
+        settings = [VllmOptions()]
+        if not isinstance(self.retention, str) and (self.retention != 0 or not self.is_timed):
+            settings = [VllmOptions(retention=self.retention)]
+        elif cache.model is not None and cache.deployment is not None:
+            settings = vllm_settings(cache.model, cache.deployment)
         return make_variants(
-            *(self.managers, self.placements),
-            VLLM_SETTINGS if self.is_timed and given == VllmOptions() else [given],
-            self.signal,
+            *(self.managers, self.placements, settings, self.signal),
             hosts=sorted({0, self.host_bytes}) if self.is_timed else [self.host_bytes],
         )
 

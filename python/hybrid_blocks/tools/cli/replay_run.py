@@ -22,7 +22,7 @@ from hybrid_blocks.tools.replay import (
     Result,
 )
 from hybrid_blocks.tools.replay.cache import SharedCache, share_text
-from hybrid_blocks.tools.replay.run import Runs, Variant, compare
+from hybrid_blocks.tools.replay.run import Runs, Variant, compare, without_worse_settings
 from hybrid_blocks.tools.replay.timed import timed
 from hybrid_blocks.tools.trace import (
     DamagedLineError,
@@ -107,7 +107,7 @@ def run(
             tasks = _Tasks(progress, len(trace))
             how = {"sharing": sharing, "with_film": with_film, "on_progress": tasks}
             if config.targets is None:
-                runs = compare(trace, cache, variants, config, **how)
+                runs = without_worse_settings(compare(trace, cache, variants, config, **how))
             else:
                 runs = timed(trace, cache, variants, config, rate=rate, **how)
             return [result for result, _ in runs], runs
@@ -122,7 +122,7 @@ def run(
                 prefixes=unbounded.prefixes,
                 on_progress=_Tasks(progress, len(trace), f"{text} "),
             )
-            results += [result for result, _ in runs]
+            results += [result for result, _ in without_worse_settings(runs)]
     return results, []
 
 

@@ -375,7 +375,8 @@ def _alone(result: Result) -> Iterator[str]:
 
 def _name(result: Result, ours: Sequence[Result]) -> str:
     if result.manager == ManagerName.VLLM:
-        return "vLLM"
+        setting = (result.variant or "").removeprefix(f"{ManagerName.VLLM} ")
+        return "vLLM" if setting in {"", "default"} else f"vLLM ({setting})"
     if len(ours) > 1:
         return result.variant or result.manager
     return "level natural" if result.model is not None else "this project's manager"

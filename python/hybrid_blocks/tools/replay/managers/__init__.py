@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from hybrid_blocks.model import PlanError
-from hybrid_blocks.tools.plan import plan_vllm
+from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.tools.plan import Deployment, plan_vllm
+from hybrid_blocks.tools.plan.vllm import align
 from hybrid_blocks.tools.replay.cache import Cache
 from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError
 from hybrid_blocks.tools.replay.manager import ReplayManager
@@ -26,15 +27,34 @@ class VllmOptions:
         retention: ``--prefix-cache-retention-interval``: 0 keeps the states and windows that
             requests are known to resume at, vLLM's default; a number of tokens keeps more; None
             keeps all.
+        match_unit: ``--prefix-match-unit``: tokens that divide a hit; None as vLLM chooses.
         spare_calls: leave out calls of decode steps that would change nothing.
     """
 
     retention: int | None = 0
+    match_unit: int | None = None
     spare_calls: bool = True
 
 
-VLLM_SETTINGS: Final = (VllmOptions(), VllmOptions(retention=None))
-"""The settings that a load's best is found among."""
+_UNITS: Final = (64, 16)
+"""Tokens at which kernels can write states."""
+_INTERVAL: Final = 4096
+
+
+def vllm_settings(model: Model, deployment: Deployment) -> list[VllmOptions]:
+    """Return the settings among which vLLM's best for a load is, its default first.
+
+    A unit divides a block of the model, and is smaller.
+    """
+    planned = msgspec.structs.replace(deployment, block_size=None)
+    block = align.block_size(model, planned.rank(model), planned)
+    units = [unit for unit in _UNITS if block > unit and block % unit == 0]
+    found = [
+        VllmOptions(retention=kept, match_unit=unit)
+        for unit in (None, *units)
+        for kept in (0, None)
+    ]
+    return [*found, VllmOptions(retention=_INTERVAL)]
 
 
 def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmReplayAdapter":
@@ -55,6 +75,7 @@ def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "Vllm
         deployment,
         config,
         retention=options.retention,
+        match_unit=options.match_unit,
         spare_calls=options.spare_calls,
     )
 
@@ -92,4 +113,4 @@ def make_manager(
             return make_vllm(cache, config, vllm or VllmOptions())
 
 
-__all__ = ["VLLM_SETTINGS", "ManagerName", "RustOptions", "VllmOptions", "make_manager"]
+__all__ = ["ManagerName", "RustOptions", "VllmOptions", "make_manager", "vllm_settings"]

@@ -48,8 +48,8 @@ class BlockSizes:
     retention: int | None
 
     @classmethod
-    def of(cls, groups: list[KVCacheGroupSpec], retention: int | None) -> Self:
-        """Read them off groups; ``retention`` is rounded up to whole blocks."""
+    def of(cls, groups: list[KVCacheGroupSpec], retention: int | None, unit: int | None) -> Self:
+        """Read them off groups, but for a ``unit``; ``retention`` is rounded up to whole blocks."""
         specs = [group.kv_cache_spec for group in groups]
         sizes = [spec.block_size for spec in specs]
         hashed = [spec.block_size for spec in specs if getattr(spec, "prefix_cacheable", True)]
@@ -58,28 +58,34 @@ class BlockSizes:
             retention = 0
         if retention:
             retention = -(-retention // block) * block
-        return cls(block, hash_block, retention)
+        return cls(block, unit or hash_block, retention)
 
 
-def make_groups(plan: VllmPlan, deployment: Deployment) -> list[KVCacheGroupSpec]:
+def make_groups(
+    plan: VllmPlan, deployment: Deployment, match_unit: int | None
+) -> list[KVCacheGroupSpec]:
     """Return the groups of a plan.
 
     Raises:
         ReplayError: a kind of attention that is not replayed.
 
     """
-    return [_group(group, number, deployment) for number, group in enumerate(plan.groups)]
+    unit = match_unit or 1
+    return [_group(group, number, deployment, unit) for number, group in enumerate(plan.groups)]
 
 
-def _group(group: VllmGroup, number: int, deployment: Deployment) -> KVCacheGroupSpec:
+def _group(group: VllmGroup, number: int, deployment: Deployment, unit: int) -> KVCacheGroupSpec:
     """Return one group; a depth may hold several caches of a kind, each in a group of its own."""
     names = [f"layers.{member.layer.depth}.{number}.{member.spec.kind}" for member in group.members]
-    return KVCacheGroupSpec(names, _spec(group, deployment))
+    return KVCacheGroupSpec(names, _spec(group, deployment, unit))
 
 
-def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
-    """Spec with vLLM's tokens a block; only the planner looks at heads and formats."""
-    spec = group.spec
+def _spec(group: VllmGroup, deployment: Deployment, unit: int) -> KVCacheSpec:
+    """Spec with vLLM's tokens a block; only the planner looks at heads and formats.
+
+    States written from inside a forward lie at multiples of ``unit`` too.
+    """
+    spec, alignment = group.spec, group.spec.checkpoint_alignment
     if spec.kind == "mamba":
         return MambaSpec(
             block_size=spec.block_tokens,
@@ -88,8 +94,8 @@ def _spec(group: VllmGroup, deployment: Deployment) -> KVCacheSpec:
             page_size_padded=spec.page_bytes,
             mamba_cache_mode=deployment.mamba_cache_mode,
             num_speculative_blocks=deployment.num_speculative_tokens,
-            num_prefill_checkpoint_blocks=int(spec.checkpoint_alignment is not None),
-            prefill_checkpoint_alignment=spec.checkpoint_alignment,
+            num_prefill_checkpoint_blocks=int(alignment is not None),
+            prefill_checkpoint_alignment=alignment and lcm(alignment, unit),
         )
     made = attention_spec(spec.kind, spec.window, spec.block_tokens, spec.page_bytes)
     if made is None or spec.kind == CrossAttention.kind:
@@ -137,9 +143,10 @@ class VllmReplayAdapter:
         *,
         retention: int | None,
         spare_calls: bool,
+        match_unit: int | None = None,
     ) -> None:
-        groups = make_groups(plan, deployment)
-        sizes = BlockSizes.of(groups, retention)
+        groups = make_groups(plan, deployment, match_unit)
+        sizes = BlockSizes.of(groups, retention, match_unit)
         block_size, hash_block_size = sizes.block, sizes.hash_block
         kinds = {row_of(group.kv_cache_spec).name for group in groups}
         has_states, has_windows = State.kind in kinds, SlidingWindow.kind in kinds
