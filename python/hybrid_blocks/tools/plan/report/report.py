@@ -10,6 +10,7 @@ from hybrid_blocks.arithmetic import round_up
 from hybrid_blocks.geometry import capacity, plan_natural
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.geometry.kernel_blocks import KERNEL_BLOCK_TOKENS
+from hybrid_blocks.geometry.step_time import step_time
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
@@ -188,7 +189,13 @@ def make_report(plan: Plan, lengths: Sequence[int] = (), trace: Sequence[int] = 
         ),
         sglang=_report_sglang(plan, found, trace),
         sglang_refusal=plan.sglang_refusal,
-        verdict=judge(natural, theirs, natural_refusals(model, deployment), most),
+        verdict=judge(
+            natural,
+            theirs,
+            natural_refusals(model, deployment),
+            most,
+            step_time(model, deployment),
+        ),
     )
 
 

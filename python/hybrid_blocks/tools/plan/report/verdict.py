@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from hybrid_blocks.geometry.step_time import StepTime
 from hybrid_blocks.model.layer import FullAttention, LatentAttention
 from hybrid_blocks.tools.plan.report.figures import AtLength, PlanReport
 from hybrid_blocks.units import short_tokens
@@ -20,12 +21,14 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """How much more one length runs at level ``natural``: 0.1 is a tenth more than in vLLM.
 
     ``share`` is of what runs, which ``max_num_seqs`` may cap, and ``in_memory`` of what memory
-    holds. Both are None where a side holds no whole request, or no engine runs the natural plan.
+    holds. ``speed`` is of the tokens a second while all that run decode, by the clock of the card.
+    All are None where a side holds no whole request, or no engine runs the natural plan.
     """
 
     length: int
     share: float | None
     in_memory: float | None
+    speed: float | None = None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +45,16 @@ def typical_lengths(limit: int) -> list[int]:
 
 
 def judge(
-    natural: PlanReport, vllm: PlanReport | None, refusals: Sequence[str], max_num_seqs: int
+    natural: PlanReport,
+    vllm: PlanReport | None,
+    refusals: Sequence[str],
+    max_num_seqs: int,
+    clock: StepTime | None = None,
 ) -> Verdict:
-    """Compare two plans; ``refusals`` are what keeps vLLM from running at level ``natural``."""
+    """Compare two plans; ``refusals`` are what keeps vLLM from running at level ``natural``.
+
+    ``clock`` is that of the card, if it is known.
+    """
     if vllm is None:
         lines: tuple[str, ...] = ("vLLM cannot serve this model, so there is nothing to gain",)
         return Verdict(lines=lines, gains=_none(natural))
@@ -55,16 +65,16 @@ def judge(
         )
         return Verdict(lines=lines, gains=_none(natural))
     gains = tuple(
-        _gain(ours, theirs) for ours, theirs in zip(natural.lengths, vllm.lengths, strict=True)
+        _gain(ours, theirs, clock)
+        for ours, theirs in zip(natural.lengths, vllm.lengths, strict=True)
     )
-    trace = _gain(natural.trace, vllm.trace) if natural.trace and vllm.trace else None
+    trace = _gain(natural.trace, vllm.trace, clock) if natural.trace and vllm.trace else None
     starting = tuple(_starting(natural, vllm))
     told = _told(gains, trace, natural.lengths[0].length)
     if not told:
         return Verdict(lines=starting or ("nothing to compare",), gains=gains, trace=trace)
-    return Verdict(
-        lines=(*starting, *_lines(told, natural, vllm, max_num_seqs)), gains=gains, trace=trace
-    )
+    lines = (*starting, *_lines(told, natural, vllm, max_num_seqs), *_timed(told, clock))
+    return Verdict(lines=lines, gains=gains, trace=trace)
 
 
 def percent(share: float | None) -> str:
@@ -79,13 +89,27 @@ def _none(natural: PlanReport) -> tuple[Gain, ...]:
     return tuple(Gain(length=one.length, share=None, in_memory=None) for one in natural.lengths)
 
 
-def _gain(ours: AtLength, theirs: AtLength) -> Gain:
+def _timed(told: dict[str, Gain], clock: StepTime | None) -> Iterator[str]:
+    """Say what the gain is in tokens a second, where the time of a step is known and some gain."""
+    if clock is not None and any(abs(gain.speed or 0.0) >= _WORTH_A_WORD for gain in told.values()):
+        each = ", ".join(f"{percent(gain.speed)} of {what}" for what, gain in told.items())
+        yield f"tokens a second while all decode: {each} tokens ({clock.text})"
+
+
+def _tokens_a_millisecond(side: AtLength, clock: StepTime) -> float:
+    context = int(side.running * side.length)
+    return side.running / clock.milliseconds(0, int(side.running), context, 0)
+
+
+def _gain(ours: AtLength, theirs: AtLength, clock: StepTime | None) -> Gain:
     if min(ours.concurrency, theirs.concurrency) < 1:
         return Gain(length=ours.length, share=None, in_memory=None)
     return Gain(
         length=ours.length,
         share=ours.running / theirs.running - 1,
         in_memory=ours.concurrency / theirs.concurrency - 1,
+        speed=clock
+        and _tokens_a_millisecond(ours, clock) / _tokens_a_millisecond(theirs, clock) - 1,
     )
 
 
