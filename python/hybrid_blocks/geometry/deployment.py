@@ -5,7 +5,7 @@ from typing import Final, Literal
 import msgspec
 
 from hybrid_blocks.model import Layer, Model, PlanError, Rank, formats
-from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.model.layer import RUNNING, StateFormat
 
 DEFAULT_MAX_MODEL_LEN: Final = 131_072
 """Assumed where neither the user nor the model's config says how long a request may be."""
@@ -54,7 +54,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_batches: int | None = None
     level_refusal: str | None = None
     pp_partition: tuple[int, ...] | None = None
-    checkpoint_format: StateFormat = "full"
+    checkpoint_format: StateFormat = RUNNING
 
     def __post_init__(self) -> None:
         for option in (

@@ -9,6 +9,7 @@ from hybrid_blocks.geometry.layout import CachedLayer, Layout, lay_out
 from hybrid_blocks.model import Layer, Model, PlanError
 from hybrid_blocks.model.kind import kind_of
 from hybrid_blocks.model.layer import (
+    RUNNING,
     FullAttention,
     LatentAttention,
     LatentIndex,
@@ -45,7 +46,7 @@ def plan_natural(
         for layer in held
     ]
     kept_as = checkpoint_format or deployment.checkpoint_format
-    if kept_as != "full":
+    if kept_as != RUNNING:
         cached = [_with_checkpoints(layer, model, deployment, kept_as) for layer in cached]
     order = {layer: index for index, layer in enumerate(layers)}
     cached.sort(key=lambda layer: order[layer.name])  # type: ignore[index]

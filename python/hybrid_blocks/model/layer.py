@@ -100,6 +100,9 @@ class LatentIndex(msgspec.Struct, frozen=True, kw_only=True, tag="mla_index", ta
 StateFormat = Literal["full", "bf16", "fp8", "int8"]
 """How a checkpoint keeps a state: as it is, or with its float32 numbers in fewer bytes."""
 
+RUNNING: Final[StateFormat] = "full"
+"""The format of running states, and of checkpoints unless the user asks for a smaller one."""
+
 
 class StateTensor(msgspec.Struct, frozen=True):
     """One tensor of a state on one rank, without the slot dimension."""
@@ -118,7 +121,7 @@ class StateTensor(msgspec.Struct, frozen=True):
 
         Formats of 8 bits keep a scale of 4 bytes for each head, the first dimension.
         """
-        if state_format == "full" or self.role != "recurrent" or self.dtype != "float32":
+        if state_format == RUNNING or self.role != "recurrent" or self.dtype != "float32":
             return self.nbytes
         heads, numbers = self.shape[0], prod(self.shape[1:])
         return min(self.nbytes, heads * (2 * numbers if state_format == "bf16" else numbers + 4))

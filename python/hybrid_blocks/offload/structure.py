@@ -9,12 +9,12 @@ from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVQuantMode,
-    MambaSpec,
     SlidingWindowSpec,
 )
 
 from hybrid_blocks.offload.parts import Part, Structure, heads_of_rank, opaque
 from hybrid_blocks.offload.state_parts import state_parts
+from hybrid_blocks.vllm.specs import is_state
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -67,11 +67,11 @@ def _parts_of(
         return None
     spec = layer.get_kv_cache_spec(config)
     is_replicated = isinstance(spec, AttentionSpec) and spec.max_tp_shards == 1
-    is_replicated |= isinstance(spec, MambaSpec) and spec.tp_replicated
+    is_replicated |= is_state(spec) and spec.tp_replicated
     if is_replicated:
         return [Part("replicated", 1, 1, page_bytes)]
     tp_size = config.parallel_config.tensor_parallel_size
-    if isinstance(spec, MambaSpec):
+    if is_state(spec):
         return state_parts(layer, tp_size)
     if not isinstance(spec, AttentionSpec) or not _is_plain(layer, spec):
         return None

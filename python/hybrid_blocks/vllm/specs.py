@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from vllm.v1.core.single_type_kv_cache_manager import (
     ChunkedLocalAttentionManager,
@@ -25,6 +25,9 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from hybrid_blocks._core import GroupKind
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 
 def _nothing(_: Any) -> dict[str, Any]:
@@ -97,10 +100,19 @@ ROWS: Final = (
 MANAGERS: Final = tuple(row.manager for row in ROWS)
 """vLLM's managers whose decisions the core makes."""
 
-ATTENTION_AT_NATURAL: Final = tuple(
-    row.spec for row in ROWS if row.at_natural and row.spec is not MambaSpec
-)
-"""Attention that level ``natural`` serves; classes derived from them are not."""
+AT_NATURAL: Final = tuple(row.spec for row in ROWS if row.at_natural)
+"""Specs that level ``natural`` serves; classes derived from them are not."""
+
+
+def is_state(spec: Any) -> "TypeIs[MambaSpec]":
+    """Return whether a spec is of recurrent states."""
+    return isinstance(spec, MambaSpec)
+
+
+def window_of(spec: Any) -> int | None:
+    """Return the sliding window of a spec, which one of several kinds of layers may also have."""
+    window: int | None = getattr(spec, "sliding_window", None)
+    return window
 
 
 def row_of(spec: Any) -> Row:
@@ -114,7 +126,7 @@ def kind_of(spec: Any, max_encoder_tokens: int = 0) -> GroupKind:
     if row.spec is CrossAttentionSpec:
         return GroupKind(row.name, encoder_tokens=max_encoder_tokens)
     name = row.kind or row.name
-    if row.spec is MambaSpec:
+    if is_state(spec):
         name = "mamba_aligned" if spec.mamba_cache_mode == "align" else "mamba_in_place"
     return GroupKind(name, **row.numbers(spec))
 

@@ -16,7 +16,7 @@ from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.natural.groups import SlabGroupSpec
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
-from hybrid_blocks.vllm.specs import ATTENTION_AT_NATURAL
+from hybrid_blocks.vllm.specs import AT_NATURAL, is_state
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
@@ -68,9 +68,8 @@ def _keep(config: KVCacheConfig) -> None:
 def _can(config: KVCacheConfig) -> bool:
     """Whether all groups are attention in blocks of one size, as level natural plans it."""
     specs = [group.kv_cache_spec for group in config.kv_cache_groups]
-    return all(type(spec) in ATTENTION_AT_NATURAL for spec in specs) and (
-        len({spec.block_size for spec in specs}) == 1
-    )
+    are_served = (type(spec) in AT_NATURAL and not is_state(spec) for spec in specs)
+    return all(are_served) and len({spec.block_size for spec in specs}) == 1
 
 
 def swap() -> Reached:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from vllm.v1.kv_cache_interface import MambaSpec
+from hybrid_blocks.vllm.specs import is_state, window_of
 
 
 class LoadedBytes:
@@ -18,11 +18,10 @@ class LoadedBytes:
             # A spec of several kinds of layers counts them itself.
             num_layers = 1 if hasattr(spec, "kv_cache_specs") else len(group.layer_names)
             page = spec.page_size_bytes * num_layers
-            if isinstance(spec, MambaSpec):
+            if is_state(spec):
                 self._of_states += page
             else:
-                window = getattr(spec, "sliding_window", None)
-                self._of_attention.append((page / spec.block_size, window))
+                self._of_attention.append((page / spec.block_size, window_of(spec)))
 
     def of(self, num_tokens: int) -> int:
         """Return the bytes of a load of ``num_tokens`` tokens."""

@@ -6,7 +6,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
     NixlPullConnectorScheduler,
 )
 from vllm.logger import init_logger
-from vllm.v1.kv_cache_interface import MambaSpec
 
 from hybrid_blocks import metrics as figures
 from hybrid_blocks.arithmetic import ceil_div
@@ -14,6 +13,7 @@ from hybrid_blocks.metrics import Sample
 from hybrid_blocks.offload.nixl import params
 from hybrid_blocks.offload.nixl.held import DEFAULT_SHARE, SHARE, Held
 from hybrid_blocks.offload.nixl.stalled import Stalled, StalledReads
+from hybrid_blocks.vllm.specs import is_state
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -113,7 +113,7 @@ class SlabNixlScheduler(HybridNixlScheduler):
         known = min(request.num_computed_tokens, request.num_prompt_tokens)
         specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
         return tuple(
-            ids if isinstance(spec, MambaSpec) else ids[: ceil_div(known, spec.block_size)]
+            ids if is_state(spec) else ids[: ceil_div(known, spec.block_size)]
             for ids, spec in zip(block_ids, specs, strict=True)
         )
 

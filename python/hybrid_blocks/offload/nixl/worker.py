@@ -19,12 +19,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
 from vllm.logger import init_logger
-from vllm.v1.kv_cache_interface import MambaSpec, MLAAttentionSpec
+from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.nixl.params import NO_ENGINE
 from hybrid_blocks.offload.nixl.stalled import StalledReads, timeout_of
 from hybrid_blocks.offload.slabs.rows import rows_of
+from hybrid_blocks.vllm.specs import is_state, window_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -195,7 +196,7 @@ class SlabNixlWorker(HybridNixlWorker):
         )
 
     def _is_state(self, layer: str) -> bool:
-        return isinstance(self._layer_specs[layer], MambaSpec)
+        return is_state(self._layer_specs[layer])
 
     def _described(self, addresses: list[int]) -> NixlAgentMetadata:
         return NixlAgentMetadata(
@@ -347,8 +348,8 @@ class SlabNixlWorker(HybridNixlWorker):
         for group, (own, theirs, spec) in enumerate(groups):
             found = meta.local_num_computed_blocks[self.kv_cache_config.transfer_group_ids[group]]
             # A window's blocks are the last ones of a prompt, any number up to the window's.
-            is_window = getattr(spec, "sliding_window", None) is not None
-            least = len(own) + (0 if is_window or isinstance(spec, MambaSpec) else found)
+            is_window = window_of(spec) is not None
+            least = len(own) + (0 if is_window or is_state(spec) else found)
             if len(theirs) < least or (len(theirs) > least and not is_window):
                 raise HybridBlocksError(
                     f"{len(theirs)} blocks of group {group}, and the prompt has {least}"

@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
-from vllm.v1.kv_cache_interface import MambaSpec
+
+from hybrid_blocks.vllm.specs import is_state
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -35,10 +36,10 @@ def offloading_config(
     checkpoint.
     """
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    attention = min(spec.block_size for spec in specs if not isinstance(spec, MambaSpec))
+    attention = min(spec.block_size for spec in specs if not is_state(spec))
     groups = [
         replace(group, kv_cache_spec=replace(group.kv_cache_spec, block_size=attention))
-        if isinstance(group.kv_cache_spec, MambaSpec)
+        if is_state(group.kv_cache_spec)
         else group
         for group in kv_cache_config.kv_cache_groups
     ]

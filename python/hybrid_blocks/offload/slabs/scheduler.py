@@ -13,7 +13,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import _create_req_context
-from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.kv_offload.base import GPULoadStoreSpec, OffloadKey, ScheduleEndContext
 
 from hybrid_blocks.offload.manager import HybridOffloadingManager
@@ -21,6 +20,7 @@ from hybrid_blocks.offload.slabs.events import told
 from hybrid_blocks.offload.slabs.requests import Held, Job
 from hybrid_blocks.offload.slabs.sources import Pin, Sources
 from hybrid_blocks.offload.slabs.transfers import note_transfers
+from hybrid_blocks.vllm.specs import is_state
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -60,7 +60,7 @@ class SlabScheduler:
         self._tokens = spec.config.cache.tokens_per_hash
         self._groups = tuple(group.group_id for group in spec.config.groups)
         specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-        self._states = tuple(it for it in self._groups if isinstance(specs[it], MambaSpec))
+        self._states = tuple(it for it in self._groups if is_state(specs[it]))
         self._attention = tuple(it for it in self._groups if it not in self._states)
         self._requests: dict[str, Held] = {}
         self._finished: list[Held] = []

@@ -9,6 +9,7 @@ from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.geometry.step_time import step_time
 from hybrid_blocks.model import load_model
+from hybrid_blocks.model.layer import RUNNING
 from hybrid_blocks.tools.cli.options import Given, drafted, each_once
 from hybrid_blocks.tools.cli.output import warn
 from hybrid_blocks.tools.doctor.environment import allow_no_gpu, has_vllm, need_vllm
@@ -91,7 +92,7 @@ def _check_managers(given: Given, managers: Sequence[ManagerName]) -> None:
 
 def _check_formats(given: Given, placements: Sequence[str]) -> None:
     """Refuse what does not show checkpoints in another format than running states."""
-    if any(CheckpointPolicy(name).options["format"] != "full" for name in placements):
+    if any(CheckpointPolicy(name).options["format"] != RUNNING for name in placements):
         given.refuse("num_blocks", why="beside a placement with a format: it has no states")
 
 

@@ -45,6 +45,7 @@ from vllm.v1.request import Request
 from hybrid_blocks import weightless
 from hybrid_blocks.tools.profile.workload import Settings
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
+from hybrid_blocks.vllm.specs import is_state
 from hybrid_blocks.weightless import model_config
 
 _IMAGE_TOKENS = 64
@@ -227,9 +228,7 @@ class Groups(StrEnum):
     def config(self, num_blocks: int, num_draft_tokens: int = 0) -> KVCacheConfig:
         """Return what a worker would have reported: a state has a block for each draft."""
         specs = [
-            replace(spec, num_speculative_blocks=num_draft_tokens)
-            if isinstance(spec, MambaSpec)
-            else spec
+            replace(spec, num_speculative_blocks=num_draft_tokens) if is_state(spec) else spec
             for spec in self.specs()
         ]
         groups = _groups(specs)
@@ -244,9 +243,9 @@ class Groups(StrEnum):
         specs = [
             replace(spec, block_size=longest if is_state else HASH_BLOCK_SIZE)
             for spec in self.specs()
-            for is_state in [isinstance(spec, MambaSpec)]
+            for is_state in [is_state(spec)]
         ]
-        pools = [int(isinstance(spec, MambaSpec)) for spec in specs]
+        pools = [int(is_state(spec)) for spec in specs]
         return NaturalKVCacheConfig(
             num_blocks=num_blocks,
             kv_cache_tensors=[],
@@ -315,9 +314,7 @@ def scheduler_over(
     init_none_hash(sha256)
     specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
     block_sizes = [spec.block_size for spec in specs]
-    has_aligned_states = any(
-        isinstance(spec, MambaSpec) and spec.mamba_cache_mode == "align" for spec in specs
-    )
+    has_aligned_states = any(is_state(spec) and spec.mamba_cache_mode == "align" for spec in specs)
     with model_config({}, max_model_len=max_model_len, dtype="float16") as model:
         cache = CacheConfig(block_size=min(block_sizes), enable_prefix_caching=enable_caching)
         drafts = None

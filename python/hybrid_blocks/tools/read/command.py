@@ -11,6 +11,7 @@ from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.geometry.kernel_blocks import DENSE_BLOCK_TOKENS, LATENT_BLOCK_TOKENS
 from hybrid_blocks.model import Model, PlanError, load_model
 from hybrid_blocks.model.layer import (
+    RUNNING,
     ChunkedAttention,
     LatentAttention,
     SlidingWindow,
@@ -320,10 +321,10 @@ def _deployment(
 def _checkpoint_format(
     options: Mapping[str, Any], environment: Mapping[str, str], refusal: Refusal | None
 ) -> StateFormat:
-    """Return the format in which the engine keeps states; ``full`` where it serves no other."""
+    """Return the format of the engine's checkpoints; it may serve none but `RUNNING`."""
     text = environment.get(CHECKPOINTS.name)
     if not text:
-        return "full"
+        return RUNNING
     from hybrid_blocks import CheckpointPolicy  # noqa: PLC0415 - imports numpy, which `plan` spares
 
     try:
@@ -332,7 +333,7 @@ def _checkpoint_format(
         raise PlanError(f"{CHECKPOINTS.name}={shown(text)}: {error}") from None
     is_whole = options.get("pipeline_parallel_size", 1) == 1
     has_cache = options.get("enable_prefix_caching") is not False
-    return asked if is_whole and has_cache and refusal is None else "full"
+    return asked if is_whole and has_cache and refusal is None else RUNNING
 
 
 def defaults_of(cards: Cards | None) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.model import Model, load_model
-from hybrid_blocks.model.layer import FullAttention, State, StateFormat
+from hybrid_blocks.model.layer import RUNNING, FullAttention, State, StateFormat
 from hybrid_blocks.tools.plan import ArenaPlan, Deployment, GroupPlan, plan_natural
 from hybrid_blocks.tools.replay.config import ReplayError
 from hybrid_blocks.tools.trace import (
@@ -91,7 +91,7 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
 
     def keeping(self, checkpoint_format: StateFormat) -> "Cache":
         """Plan the same memory for checkpoints of another format."""
-        if self.model is None or self.deployment is None or checkpoint_format == "full":
+        if self.model is None or self.deployment is None or checkpoint_format == RUNNING:
             return self
         return plan_cache(self.model, self.memory_bytes, self.deployment, checkpoint_format)
 
@@ -111,7 +111,7 @@ def plan_cache(
     model: Model,
     memory_bytes: int,
     deployment: Deployment,
-    checkpoint_format: StateFormat = "full",
+    checkpoint_format: StateFormat = RUNNING,
 ) -> Cache:
     """Plan a memory of this size for a model."""
     geometry = plan_natural(model, memory_bytes, deployment, checkpoint_format)

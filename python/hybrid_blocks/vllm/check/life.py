@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import resolve_dcp_kv_block_size
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, MambaSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 
-from hybrid_blocks.vllm.specs import kind_of
+from hybrid_blocks.vllm.specs import is_state, kind_of
 
 
 @dataclass(eq=False, slots=True)
@@ -136,7 +136,7 @@ def group_of(config: KVCacheConfig, number: int, dcp_world_size: int) -> Group:
         kept_pool=pools[1],
         kept_per_slab=sizes[1],
         block_size=resolve_dcp_kv_block_size(spec, dcp_world_size),
-        is_state=isinstance(spec, MambaSpec),
+        is_state=is_state(spec),
         is_cached=getattr(spec, "prefix_cacheable", True),
         is_zeroed=isinstance(spec, FullAttentionSpec),
         window=size if kind.name == "sliding_window" else 0,

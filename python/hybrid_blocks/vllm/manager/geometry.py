@@ -11,12 +11,12 @@ from vllm.v1.core.kv_cache_coordinator import (
 )
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
-from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from hybrid_blocks._core import GroupKind
 from hybrid_blocks.reasons import sentence
 from hybrid_blocks.vllm import releases, specs
-from hybrid_blocks.vllm.specs import kind_of
+from hybrid_blocks.vllm.specs import is_state, kind_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,6 @@ def unsupported_reason(
                 block=spec.block_size,
                 hash_block=hash_block_size,
             )
-        if isinstance(spec, MambaSpec) and spec.mamba_cache_mode not in ("none", "align"):
+        if is_state(spec) and spec.mamba_cache_mode not in ("none", "align"):
             return sentence("mamba_mode", mode=spec.mamba_cache_mode)
     return None

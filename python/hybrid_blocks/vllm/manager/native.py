@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeVar
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_utils import KVCacheBlockCopy
-from vllm.v1.core.single_type_kv_cache_manager import MambaManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request, RequestStatus
 
@@ -16,6 +15,7 @@ from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.manager import events
 from hybrid_blocks.vllm.manager.geometry import Geometry, geometry, unsupported_reason
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
+from hybrid_blocks.vllm.specs import is_state
 
 _WAITING = [RequestStatus.WAITING, RequestStatus.PREEMPTED]
 
@@ -80,8 +80,8 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
             holders = partial(self._holders, group)
             manager.req_to_blocks = Tables(partial(self._blocks_of, group=group), holders)
             manager.num_cached_block = View(partial(self._num_cached_blocks, group=group), holders)
-            if isinstance(manager, MambaManager):
-                manager._checkpoints = View(partial(self._checkpoint, group=group), holders)  # type: ignore[assignment]
+            if is_state(manager.kv_cache_spec):
+                manager._checkpoints = View(partial(self._checkpoint, group=group), holders)
 
     def _geometry(self) -> Geometry:
         return geometry(self, use_eagle=self._uses_eagle)

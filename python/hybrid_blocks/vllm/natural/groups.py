@@ -11,14 +11,13 @@ from vllm.v1.kv_cache_interface import (
     KVCacheGroupSpec,
     KVCacheSpec,
     KVCacheTensor,
-    MambaSpec,
 )
 
 from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.geometry.layout import Layout, cut_slabs, lay_out
 from hybrid_blocks.geometry.natural import plan_arena
 from hybrid_blocks.kernels import Place, Run, StateLayout
-from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.model.layer import RUNNING, StateFormat
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.natural import step_price
 from hybrid_blocks.vllm.natural.layers import (
@@ -27,6 +26,7 @@ from hybrid_blocks.vllm.natural.layers import (
     layer_groups,
     zeroes_single_blocks,
 )
+from hybrid_blocks.vllm.specs import is_state
 from hybrid_blocks.vllm.worker.kernel_copies import Recipe
 
 
@@ -43,7 +43,7 @@ class SlabGroupSpec(KVCacheGroupSpec):
     """
 
     reported_spec: KVCacheSpec | None = None
-    checkpoint_format: StateFormat = "full"
+    checkpoint_format: StateFormat = RUNNING
     layers_by_stage: tuple[tuple[str, ...], ...] = ()
     dcp_world_size: int = 1
     prefill_checkpoint_alignment: int | None = None
@@ -56,7 +56,7 @@ def are_natural(groups: Sequence[KVCacheGroupSpec]) -> bool:
 
 def make_groups(
     specs: Mapping[str, KVCacheSpec],
-    checkpoint_format: StateFormat = "full",
+    checkpoint_format: StateFormat = RUNNING,
     stage_of: Mapping[str, int] | None = None,
     dcp_world_size: int = 1,
     prefill_checkpoint_alignment: int | None = None,
@@ -75,7 +75,7 @@ def make_groups(
         names = [str(layer.name) for layer in group.layers]
         members = [specs[name] for name in names]
         spec = reported = type(members[0]).merge(members)
-        if isinstance(spec, MambaSpec):
+        if is_state(spec):
             spec = replace(spec, num_prefill_checkpoint_blocks=0, prefill_checkpoint_alignment=None)
         held: list[list[str]] = [[] for _ in range(num_stages)]
         for layer in group.layers:
@@ -177,7 +177,7 @@ def _recipe(
 ) -> Recipe | None:
     """Return how a group's checkpoints are converted: they lie as its states do, but closer."""
     cut, spec = layout.kept_per_slab[number], group.kv_cache_spec
-    if cut is None or not isinstance(spec, MambaSpec) or not isinstance(group, SlabGroupSpec):
+    if cut is None or not is_state(spec) or not isinstance(group, SlabGroupSpec):
         return None
     layer, (heads, numbers) = layout.groups[number].layers[0], heads_of(spec)
     place, stride = layer.kept_place_bytes, layout.slab_bytes // layout.num_regions // cut

@@ -1,7 +1,7 @@
 """vLLM's layers as the geometry sees them, and what a checkpoint keeps of their states."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from vllm.config import VllmConfig
@@ -11,17 +11,13 @@ from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     KVCacheGroupSpec,
     KVCacheSpec,
-    MambaSpec,
     MLAAttentionSpec,
 )
 
 from hybrid_blocks.geometry.layout import CachedLayer, LayerGroup
 from hybrid_blocks.model.kind import GroupKind
-from hybrid_blocks.model.layer import StateFormat, StateTensor
-from hybrid_blocks.vllm.specs import kind_of, row_of
-
-RUNNING: Final[StateFormat] = "full"
-"""The format of running states, and of checkpoints unless the user asks for a smaller one."""
+from hybrid_blocks.model.layer import RUNNING, StateFormat, StateTensor
+from hybrid_blocks.vllm.specs import is_state, kind_of, row_of
 
 
 def cached_layers(
@@ -72,7 +68,7 @@ def attention_block(specs: Iterable[KVCacheSpec], dcp_world_size: int) -> int:
 def _cached(
     name: str, spec: KVCacheSpec, block_tokens: int, checkpoint_format: StateFormat, stage: int
 ) -> CachedLayer:
-    state = spec if isinstance(spec, MambaSpec) else None
+    state = spec if is_state(spec) else None
     is_apart = checkpoint_format != RUNNING
     return CachedLayer(
         name=name,
@@ -95,7 +91,7 @@ def _kind(spec: Any) -> GroupKind:
 
 
 def recurrent_tensor(spec: Any) -> StateTensor | None:
-    """Return the tensor of a ``MambaSpec`` that may be converted: recurrent, of float32.
+    """Return the tensor of a state's spec that may be converted: recurrent, of float32.
 
     The tensor is the last one of a state. A convolution is a tensor before it, or all that a layer
     has. Specs name no layers, so `offload.state_parts`, which goes by a layer's class, cannot tell.

@@ -14,7 +14,6 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheSpec,
-    MambaSpec,
     MLAAttentionSpec,
 )
 
@@ -27,6 +26,7 @@ from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.manager.kv_cache_manager import note_refusal
 from hybrid_blocks.vllm.natural import planning
 from hybrid_blocks.vllm.natural.groups import arena_plan
+from hybrid_blocks.vllm.specs import is_state
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -63,10 +63,10 @@ def with_stock_blocks(
 
     Follows ``Platform._align_hybrid_block_size``.
     """
-    states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
+    states = [spec for spec in specs.values() if is_state(spec)]
     if not states:
         return dict(specs)
-    first: Any = next(spec for spec in specs.values() if not isinstance(spec, MambaSpec))
+    first: Any = next(spec for spec in specs.values() if not is_state(spec))
     per_token, block = first.page_size_bytes // first.block_size, first.block_size
     if current_platform.is_cpu() and not vllm_config.cache_config.user_specified_block_size:
         block = CPU_BLOCK_TOKENS
@@ -84,18 +84,18 @@ def with_stock_blocks(
             page_size_padded=inflated * per_token,
             **({"prefill_checkpoint_alignment": inflated} if _keeps_to_grid(spec) else {}),
         )
-        if isinstance(spec, MambaSpec)
+        if is_state(spec)
         else spec.copy_with_new_block_size(inflated)
         for name, spec in specs.items()
     }
 
 
-def _keeps_to_grid(spec: MambaSpec) -> bool:
+def _keeps_to_grid(spec: Any) -> bool:
     """Whether a layer writes states from inside a forward at borders of its blocks alone.
 
     FlashInfer's GDN kernel does. Other kernels name places that all blocks end at.
     """
-    return spec.prefill_checkpoint_alignment == spec.block_size
+    return bool(spec.prefill_checkpoint_alignment == spec.block_size)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any, Self, cast
 
 from vllm.distributed.kv_events import KVCacheEvent
 from vllm.v1.core.kv_cache_utils import KVCacheBlock, KVCacheBlockCopy, get_group_id
-from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
 from hybrid_blocks import CheckpointPolicy
@@ -23,6 +23,7 @@ from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hybrid_blocks.vllm.natural import hints, lookup_spans
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
 from hybrid_blocks.vllm.pool import BlockPool, FreeBlockQueue
+from hybrid_blocks.vllm.specs import is_state
 from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 
@@ -73,7 +74,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             # vLLM's metadata of groups reads this: events of states name hash blocks.
             coordinator: Any = self.coordinator
             for manager in coordinator.single_type_managers:
-                if isinstance(manager.kv_cache_spec, MambaSpec):
+                if is_state(manager.kv_cache_spec):
                     manager.block_size = coordinator.block_pool.hash_block_size
         if lookup_spans.are_exported():
             own: Any = self
@@ -90,7 +91,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
                 pool=pool,
                 kept_pool=kept,
                 # Hits of a state may end at each hash block, but it holds a whole request's tokens.
-                block_size=spec.block_size if isinstance(spec, MambaSpec) else group.block_size,
+                block_size=spec.block_size if is_state(spec) else group.block_size,
             )
             for group, pool, kept, spec in zip(
                 geometry.groups, pools, kept_pools, specs, strict=True
@@ -176,7 +177,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     def has_states(self) -> bool:
         """Whether some groups hold recurrent states."""
         groups = self.kv_cache_config.kv_cache_groups
-        return any(isinstance(group.kv_cache_spec, MambaSpec) for group in groups)
+        return any(is_state(group.kv_cache_spec) for group in groups)
 
     def num_units(self, blocks: list[int]) -> list[int]:
         """Return the slabs that ``blocks`` of each group fill, at most."""
@@ -216,7 +217,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         for number, (manager, found) in enumerate(zip(managers, blocks.blocks, strict=True)):
             if not found:
                 continue
-            if isinstance(manager.kv_cache_spec, MambaSpec):
+            if is_state(manager.kv_cache_spec):
                 pool.kv_event_queue.append(events.stored_tail(pool, request, number, num_tokens))
             else:
                 pool.emit_cached_block_events(request, len(found), manager.block_size, number)
@@ -225,7 +226,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     def _pool_names(self) -> tuple[str, ...]:
         config = self.kv_cache_config
         specs = [group.kv_cache_spec for group in config.kv_cache_groups]
-        are_states = [isinstance(spec, MambaSpec) for spec in specs]
+        are_states = [is_state(spec) for spec in specs]
         return figures.pool_names(len(config.blocks_per_slab), config.pools, are_states)
 
     def _samples(self) -> list[Sample]:

@@ -15,16 +15,15 @@ from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     FullAttentionSpec,
     KVCacheSpec,
-    MambaSpec,
     MLAAttentionSpec,
 )
 
 from hybrid_blocks.connector import Connector
-from hybrid_blocks.model.layer import StateFormat
+from hybrid_blocks.model.layer import RUNNING, StateFormat
 from hybrid_blocks.reasons import first, sentence
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level, checkpoint_format, worker_grant
 from hybrid_blocks.vllm.natural.layers import kept_bytes, zeroes_single_blocks
-from hybrid_blocks.vllm.specs import ATTENTION_AT_NATURAL
+from hybrid_blocks.vllm.specs import AT_NATURAL, is_state
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -113,13 +112,13 @@ def _plans_for_itself() -> bool:
 
 
 def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | None:
-    attention: list[Any] = [spec for spec in specs.values() if not isinstance(spec, MambaSpec)]
+    attention: list[Any] = [spec for spec in specs.values() if not is_state(spec)]
     if not attention:
         return sentence("no_attention")
     for name, spec in specs.items():
         if why := _of_layer(spec):
             return f"{why} ({name})"
-    states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
+    states = [spec for spec in specs.values() if is_state(spec)]
     dcp = config.parallel_config.decode_context_parallel_size
     is_full = all(isinstance(spec, FullAttentionSpec) for spec in attention)
     sizes = sorted({resolve_dcp_kv_block_size(spec, dcp) for spec in attention})
@@ -146,11 +145,11 @@ def _of_layers(config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> str | No
 
 
 def _of_layer(spec: Any) -> str | None:
-    if type(spec) is MambaSpec:
+    if type(spec) not in AT_NATURAL:
+        return sentence("cache_kind", kind=type(spec).__name__.removesuffix("Spec"))
+    if is_state(spec):
         known = spec.mamba_cache_mode in ("none", "align")
         return None if known else sentence("mamba_mode", mode=spec.mamba_cache_mode)
-    if type(spec) not in ATTENTION_AT_NATURAL:
-        return sentence("cache_kind", kind=type(spec).__name__.removesuffix("Spec"))
     latent = type(spec) is MLAAttentionSpec
     refused = {
         "dense_run": spec.block_stride_alignment == DENSE_ONLY,
@@ -173,7 +172,7 @@ def reason_to_plan(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) ->
         return why
     length = vllm_config.model_config.max_model_len
     for spec in specs.values():
-        if not isinstance(spec, MambaSpec):
+        if not is_state(spec):
             continue
         if spec.page_size_padded is not None:
             return sentence("padded_states")
@@ -188,7 +187,7 @@ def served_format(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> 
     The engine core alone asks. Workers get it with the configuration.
     """
     asked = checkpoint_format()
-    if asked == "full":
+    if asked == RUNNING:
         return asked
     if why := format_reason(vllm_config, specs, asked):
         logger.warning_once(
@@ -197,7 +196,7 @@ def served_format(vllm_config: VllmConfig, specs: Mapping[str, KVCacheSpec]) -> 
             asked,
             why,
         )
-        return "full"
+        return RUNNING
     return asked
 
 
@@ -207,7 +206,7 @@ def format_reason(
     """Return why checkpoints keep the format of running states, ``None`` if they need not."""
     if not vllm_config.cache_config.enable_prefix_caching:
         return sentence("no_prefix_cache")
-    states = [spec for spec in specs.values() if isinstance(spec, MambaSpec)]
+    states = [spec for spec in specs.values() if is_state(spec)]
     if all(kept_bytes(spec, asked) == spec.page_size_bytes for spec in states):
         return sentence("nothing_smaller")
     if vllm_config.parallel_config.pipeline_parallel_size > 1:

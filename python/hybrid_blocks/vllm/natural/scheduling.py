@@ -3,11 +3,11 @@
 from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.request import Request
 
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
+from hybrid_blocks.vllm.specs import is_state
 
 _vllm_split = Scheduler._mamba_block_aligned_split
 _vllm_handle_blocked = Scheduler._handle_blocked_waiting_request
@@ -89,10 +89,7 @@ def count_in_slabs(scheduler: Any) -> None:
     num_tokens = 1 + num_drafts + scheduler.num_lookahead_tokens if num_drafts else 0
     groups = scheduler.kv_cache_config.kv_cache_groups
     specs = [group.kv_cache_spec for group in groups]
-    blocks = [
-        0 if isinstance(spec, MambaSpec) else ceil_div(num_tokens, spec.block_size)
-        for spec in specs
-    ]
+    blocks = [0 if is_state(spec) else ceil_div(num_tokens, spec.block_size) for spec in specs]
     scheduler._spec_decode_step_blocks = sum(manager.num_units(blocks))
 
 

@@ -36,7 +36,7 @@ from hybrid_blocks.tools.plan.vllm.spec import RING
 from hybrid_blocks.tools.replay.cache import BlockUnit
 from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError
 from hybrid_blocks.units import human
-from hybrid_blocks.vllm.specs import make, row_of
+from hybrid_blocks.vllm.specs import is_state, make, row_of
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class VllmReplayAdapter:
         self, groups: list[KVCacheGroupSpec], block_size: int, config: EngineConfig
     ) -> Any:
         """Make what ``Scheduler._mamba_block_aligned_split`` reads of a scheduler."""
-        states = [g.kv_cache_spec for g in groups if isinstance(g.kv_cache_spec, MambaSpec)]
+        states = [g.kv_cache_spec for g in groups if is_state(g.kv_cache_spec)]
         coordinator: Any = self.manager.coordinator
         return SimpleNamespace(
             cache_config=SimpleNamespace(block_size=block_size),
