@@ -386,6 +386,18 @@ VLLM ?=
 where: ## The files that name a kind of cache groups (KIND=ring)
 	@python3 tests/where.py "$(KIND)"
 
+# Unit tests of a Rust file stand at its end, or in a tests.rs.
+.PHONY: lines
+lines: ## Lines of Python, Rust and tests, words of pages, options of commands
+	@lines() { git ls-files "$$@" | xargs cat | wc -l; }; \
+	echo "Python: $$(lines 'python/hybrid_blocks/*.py') lines in $$(git ls-files 'python/hybrid_blocks/*.py' | wc -l) files"; \
+	git ls-files 'rust/*/src/*.rs' | xargs awk 'FNR == 1 { unit = FILENAME ~ /tests.rs$$/ } \
+	  last ~ /^#.cfg.test/ && /\{$$/ { unit = 1 } { count[unit]++; last = $$0 } \
+	  END { printf "Rust: %d lines, and %d of unit tests\n", count[0], count[1] }'; \
+	echo "Tests in Python: $$(lines 'tests/*.py') lines; in Rust: $$(lines 'rust/*/tests/*.rs')"; \
+	echo "Pages: $$(git ls-files '*.md' ':!CHANGELOG.md' | xargs cat | wc -w) words"; \
+	echo "Options: $$(grep -c '^| `--' docs/reference/cli.md)"
+
 .PHONY: drift
 drift-from = $(WITHOUT_GPU) VLLM_PLUGINS= VLLM_LOGGING_LEVEL=ERROR $(1)/bin/python -W ignore tests/vllm/drift.py \
   $(2)/lib/python3*/site-packages/vllm

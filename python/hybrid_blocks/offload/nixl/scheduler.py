@@ -90,20 +90,20 @@ class SlabNixlScheduler(HybridNixlScheduler):
     def bind(self, manager: Any) -> None:
         """Get the manager of the blocks, and show the figures of this side next to its own."""
         self._stalled = Stalled(manager)
-        manager.show_too(self.samples)
+        manager.add_samples(self.samples)
 
     def request_finished(
         self, request: "Request", block_ids: "BlockIds"
     ) -> tuple[bool, dict[str, Any] | None]:
         """Return whether blocks wait for their reader, and what it needs to read them."""
-        is_held, told = super().request_finished(request, self._computed(request, block_ids))
+        is_held, params = super().request_finished(request, self._computed(request, block_ids))
         if not is_held:
-            return False, told
+            return False, params
         if self._held.take(request.request_id, block_ids):
-            assert told is not None
+            assert params is not None
             # A reader that comes later must not read what lies there by then.
-            told["remote_blocks_expiry_time"] = self._reqs_need_send[request.request_id]
-            return True, told
+            params["remote_blocks_expiry_time"] = self._reqs_need_send[request.request_id]
+            return True, params
         self._reqs_need_send.pop(request.request_id, None)
         self._reqs_not_processed.add(request.request_id)
         return False, None

@@ -9,7 +9,7 @@ from vllm.v1.kv_offload.base import OffloadingEvent, get_offload_block_hash, get
 _MEDIUM = "CPU"
 
 
-def told(event: OffloadingEvent) -> Iterator[KVCacheEvent]:
+def kv_events(event: OffloadingEvent) -> Iterator[KVCacheEvent]:
     """Yield an event for each chunk: its digest and its group, no tokens."""
     if event.metadata_only:
         return

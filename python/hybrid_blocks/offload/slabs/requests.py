@@ -28,9 +28,9 @@ class Held:
     @classmethod
     def of(cls, request: Any, context: ReqContext) -> "Held":
         """Begin to know a request, and what its client says."""
-        said = request.kv_transfer_params or {}
-        most_loaded = _count(said.get("max_load_tokens"))
-        most_stored = _count(said.get("max_offload_tokens"))
+        params = request.kv_transfer_params or {}
+        most_loaded = _count(params.get("max_load_tokens"))
+        most_stored = _count(params.get("max_offload_tokens"))
         return cls(request, context, most_loaded, most_stored)
 
     def name_keys(self, groups: tuple[int, ...], tokens: int) -> None:

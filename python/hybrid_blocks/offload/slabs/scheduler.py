@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import _c
 from vllm.v1.kv_offload.base import GPULoadStoreSpec, OffloadKey, ScheduleEndContext
 
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.slabs.events import told
+from hybrid_blocks.offload.slabs.events import kv_events
 from hybrid_blocks.offload.slabs.requests import Held, Job
 from hybrid_blocks.offload.slabs.sources import Pin, Sources
 from hybrid_blocks.offload.slabs.transfers import note_transfers
@@ -74,7 +74,7 @@ class SlabScheduler:
         """Take blocks and what becomes of states from a manager at level ``natural``."""
         self._blocks = blocks
         self._sources = Sources(blocks)
-        self._take_states = blocks.note_states(self.let_go)
+        self._take_states = blocks.note_states(self.give_up_stores)
 
     def on_new_request(self, request: "Request") -> None:
         """Begin to know a request."""
@@ -270,7 +270,7 @@ class SlabScheduler:
 
     # The engine's life
 
-    def let_go(self) -> None:
+    def give_up_stores(self) -> None:
         """Give up stores under way, so that no block is owned for them.
 
         Workers carry out the copies all the same, before anything else of the next step: what they
@@ -290,7 +290,7 @@ class SlabScheduler:
 
     def reset_cache(self) -> None:
         """Forget what was stored."""
-        self.let_go()
+        self.give_up_stores()
         self.manager.reset_cache()
         for held in self._requests.values():
             held.num_stored = held.num_reached = 0
@@ -298,7 +298,7 @@ class SlabScheduler:
 
     def take_events(self) -> Iterable[KVCacheEvent]:
         """Say what came to host memory and left it."""
-        return [it for event in self.manager.take_events() for it in told(event)]
+        return [it for event in self.manager.take_events() for it in kv_events(event)]
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return counts of transfers and of the manager since this was last asked."""

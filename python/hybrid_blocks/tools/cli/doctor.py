@@ -55,8 +55,10 @@ def doctor(
             return
         if words is None:
             variables = (LEVEL.name, PARTITION)
-            told = [f"{name}={os.environ[name]}" for name in variables if os.environ.get(name)]
-            words, model = [*told, "vllm", "serve", str(model)], None
+            assignments = [
+                f"{name}={os.environ[name]}" for name in variables if os.environ.get(name)
+            ]
+            words, model = [*assignments, "vllm", "serve", str(model)], None
         asked = read_features(words, model)
         features = replace(asked.features, images=images, logprobs=logprobs)
         print_reach(replace(asked, features=features), parse_memory(memory))

@@ -66,7 +66,7 @@ def _check_file(what: str, path: Path) -> None:
     except (OSError, ValueError) as error:
         if isinstance(error, HybridBlocksError):
             raise
-        raise InvalidArgumentError(f"{what}: {told(error)}") from None
+        raise InvalidArgumentError(f"{what}: {message_of(error)}") from None
 
 
 def refuse_same_file(**paths: Path | None) -> None:
@@ -108,7 +108,7 @@ def _in_json(char: str) -> str:
     return char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1]
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Say what was wrong, for a person."""
     match error:
         case HybridBlocksError():
@@ -132,7 +132,7 @@ def _text(name: str | bytes) -> str:
 
 def print_error(error: BaseException) -> None:
     """Say what was wrong in one line; a value of any length leaves room for the reason."""
-    typer.echo(f"error: {_in_short(plain(told(error)))}", err=True)
+    typer.echo(f"error: {_in_short(plain(message_of(error)))}", err=True)
 
 
 def _in_short(text: str) -> str:

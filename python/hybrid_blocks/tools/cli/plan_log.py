@@ -157,9 +157,9 @@ def _verdict(report: LogReport) -> str:
     if figures.agree:
         return "all figures of the log are those that the planner expects"
     differing = ", ".join(figure.name for figure in known if not figure.agrees)
-    told = (
+    explanation = (
         f"they agree with {figures.explanation}"
         if figures.explanation
         else "no single option explains it"
     )
-    return f"the planner expects other figures ({differing}): {told}"
+    return f"the planner expects other figures ({differing}): {explanation}"

@@ -310,9 +310,9 @@ class Engine:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     # The first line of pydantic's errors counts them.
-    told = next((line for line in lines if line.startswith("Value error, ")), None)
-    if told is not None:
-        return told.removeprefix("Value error, ").partition(" [type=")[0]
+    message = next((line for line in lines if line.startswith("Value error, ")), None)
+    if message is not None:
+        return message.removeprefix("Value error, ").partition(" [type=")[0]
     return next(filter(None, lines), type(error).__name__)
 
 

@@ -79,15 +79,15 @@ def _version(distribution: str) -> str | None:
 
 def kernels_by(lines: Sequence[tuple[str, str, str, str]]) -> str:
     """Say which package moves blocks on this machine, and why none that is quicker does."""
-    told = {name.partition("-cuda")[0]: verdict for name, _, verdict, _ in lines}
+    verdicts = {name.partition("-cuda")[0]: verdict for name, _, verdict, _ in lines}
     quickest, better = "none: the kernels need torch", []
     for name in ("cupy", "triton", "torch"):
-        is_usable, _, why = told.get(name, "no: not installed").partition(": ")
+        is_usable, _, why = verdicts.get(name, "no: not installed").partition(": ")
         if is_usable == "yes":
             quickest = name
             break
         better.append(f"{name}: {why}")
-    if quickest != "torch" and not told.get("torch", "no").startswith("yes"):
+    if quickest != "torch" and not verdicts.get("torch", "no").startswith("yes"):
         quickest = "none: the kernels need torch"
     return f"{quickest} ({'; '.join(better)})" if better else quickest
 
@@ -96,18 +96,18 @@ class _Try:
     """A process that imports a package and checks it."""
 
     def __init__(self, extra: Extra, variables: Mapping[str, str]) -> None:
-        self._answer, told = os.pipe()
+        self._answer, write_end = os.pipe()
         check = (extra.check.__module__, extra.check.__qualname__)
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(told), extra.module, *check],
+            [sys.executable, "-c", _CHILD, str(write_end), extra.module, *check],
             env={**os.environ, **QUIETLY, **path, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=(told,),
+            pass_fds=(write_end,),
         )
-        os.close(told)
+        os.close(write_end)
 
     def verdict(self) -> Verdict:
         """Wait for what it says; a process that ended without a word is described by its end."""
@@ -134,7 +134,7 @@ def _end(code: int) -> str:
 
 def answer() -> None:
     """Import and check a package and write the verdict, in a process of its own."""
-    told, module, check_module, check_name = sys.argv[1:]
+    write_end, module, check_module, check_name = sys.argv[1:]
     try:
         with warnings.catch_warnings(action="ignore"):
             check: Callable[[Any], str] = getattr(import_module(check_module), check_name)
@@ -142,7 +142,7 @@ def answer() -> None:
     except Exception as error:  # noqa: BLE001 - a package may fail with anything
         reason = str(error).strip().splitlines() or [type(error).__name__]
         verdict = (False, reason[0])
-    with os.fdopen(int(told), "w") as answer:
+    with os.fdopen(int(write_end), "w") as answer:
         json.dump(verdict, answer)
 
 

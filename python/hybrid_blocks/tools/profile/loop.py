@@ -83,18 +83,18 @@ class Floor:
 
     def update(self, sampled: list[list[int]], logprobs: Any) -> dict[int, EngineCoreOutputs]:
         """Append each request's tokens and return the output for its client."""
-        told = []
+        outputs_of_step = []
         requests = zip(self.ids, self.tokens, self.output_tokens, sampled, strict=True)
         for id_, tokens, outputs, new in requests:
             for token in new:
                 outputs.append(token)
                 tokens.append(token)
-            told.append(EngineCoreOutput(id_, new))
+            outputs_of_step.append(EngineCoreOutput(id_, new))
         if logprobs is not None:
-            for index, output in enumerate(told):
+            for index, output in enumerate(outputs_of_step):
                 slice_ = logprobs.slice_request(index, len(output.new_token_ids))
                 output.new_logprobs = slice_
-        return {0: EngineCoreOutputs(outputs=told)}
+        return {0: EngineCoreOutputs(outputs=outputs_of_step)}
 
 
 _NAME = "request-"
@@ -185,9 +185,9 @@ class Loop:
         self._num_added += 1
         self.scheduler.add_request(engine.allow(request))
 
-    def _note_ended(self, told: Iterable[EngineCoreOutputs]) -> None:
+    def _note_ended(self, by_client: Iterable[EngineCoreOutputs]) -> None:
         if isinstance(self._jobs, Recorded):
-            for one in told:
+            for one in by_client:
                 for output in one.outputs:
                     if output.finish_reason is not None:
                         self._jobs.end(_number(output.request_id))
@@ -240,7 +240,7 @@ def _ordered(value: object) -> object:
 
 def fingerprint_outputs(outputs: dict[int, EngineCoreOutputs]) -> bytes:
     """Return the outputs for clients, without times."""
-    said = []
+    clients = []
     for client, of_client in outputs.items():
         stats = of_client.scheduler_stats
         counts = stats and (stats.num_running_reqs, stats.num_waiting_reqs, stats.kv_cache_usage)
@@ -249,5 +249,5 @@ def fingerprint_outputs(outputs: dict[int, EngineCoreOutputs]) -> bytes:
             (one.request_id, one.new_token_ids, one.finish_reason, one.prefill_stats)
             for one in of_client.outputs
         ]
-        said.append((client, counts, cache, ours))
-    return repr(said).encode()
+        clients.append((client, counts, cache, ours))
+    return repr(clients).encode()

@@ -30,8 +30,8 @@ def sections(results: Mapping[str, LevelResult], gpu_step_ms: float) -> list[lis
     """Return the rows of the table: whole steps, their parts, and what comes of them."""
     found = list(results.values())
 
-    def each(name: str, told: Callable[[LevelResult], str]) -> Row:
-        return name, [told(one) for one in found]
+    def each(name: str, text: Callable[[LevelResult], str]) -> Row:
+        return name, [text(one) for one in found]
 
     def beside_others(name: str, step_us: Callable[[LevelResult], float]) -> list[Row]:
         rows = [each(name, lambda one: f"{step_us(one):,.0f}")]

@@ -67,11 +67,13 @@ def figures_of(level: str | None, refusal: Refusal | None) -> str:
             return "HYBRID_BLOCKS=natural: this command gets the figures of natural"
         return f"{asked}with HYBRID_BLOCKS=natural it gets those of natural"
     if level == "natural":
-        told = (
+        sentence = (
             f"HYBRID_BLOCKS=natural reaches level manager here, because of {refusal.reason}: this "
             "command gets the figures of vLLM"
         )
-        return f"{told}; add {refusal.remedy} to stay at natural" if refusal.remedy else told
+        return (
+            f"{sentence}; add {refusal.remedy} to stay at natural" if refusal.remedy else sentence
+        )
     if refusal.remedy:
         return (
             f"{asked}because of {refusal.reason}, only HYBRID_BLOCKS=natural {refusal.remedy} gets "

@@ -217,13 +217,13 @@ class _Start:
         self.engines: dict[int, dict[str, list[str]]] = {}
         self.troubles: dict[tuple[str, str], None] = {}
 
-    def take(self, line: str, found: dict[str, str], told: tuple[str, str] | None) -> None:
+    def take(self, line: str, found: dict[str, str], advice: tuple[str, str] | None) -> None:
         self._keep(self.facts, found)
         process = _PROCESS.search(line, 0, _NAMES) if found else None
         if process is not None and process["engine"] and len(self.engines) < _MOST_VALUES:
             self._keep(self.engines.setdefault(int(process["engine"]), {}), found)
-        if told is not None and len(self.troubles) < _MOST_TROUBLES:
-            self.troubles[told] = None
+        if advice is not None and len(self.troubles) < _MOST_TROUBLES:
+            self.troubles[advice] = None
 
     def _keep(self, facts: dict[str, list[str]], found: dict[str, str]) -> None:
         for fact, text in found.items():
@@ -261,7 +261,7 @@ class _Starts:
         self._is_one, self._has_begun = True, False
         self._ends: dict[tuple[str, str], bool] = {}
 
-    def take(self, line: str, found: dict[str, str], told: tuple[str, str] | None) -> None:
+    def take(self, line: str, found: dict[str, str], advice: tuple[str, str] | None) -> None:
         begins, ends = (not facts.isdisjoint(found) for facts in (_BEGINS, _ENDS))
         if self._is_one:
             self._is_one = not (begins and self._has_begun) and self._is_of_one(line, found)
@@ -269,14 +269,14 @@ class _Starts:
         self._has_begun = self._has_begun or begins
         if begins and self._now.has(_ENDS):
             self._before, self._now = self._now, _Start()
-        self._now.take(line, found, told)
+        self._now.take(line, found, advice)
         if ends and self._first.has(_BEGINS):
             self._is_first_over = True
         is_behind_figures = self._first.has(_LATER) and "memory" not in self._first.facts
         if "memory" in found and is_behind_figures and not self._first.has(_BEGINS):
             self._is_newest_first = True
         if not self._is_first_over:
-            self._first.take(line, found, told)
+            self._first.take(line, found, advice)
 
     def _is_of_one(self, line: str, found: dict[str, str]) -> bool:
         """Note the figures of a process; return whether none was noted before the options."""
@@ -305,9 +305,9 @@ def read_lines(lines: Iterable[str]) -> Logged:
         num_lines += bool(line.strip())
         if _WORDS.search(line) is None:
             continue
-        found, told = dict(_facts(line)), trouble(line)
-        if found or told is not None:
-            starts.take(line, found, told)
+        found, advice = dict(_facts(line)), trouble(line)
+        if found or advice is not None:
+            starts.take(line, found, advice)
             num_read += 1
     newest = starts.newest()
     engines = [it for it in sorted(newest.engines.items()) if not _ENDS.isdisjoint(it[1])]

@@ -80,15 +80,15 @@ def invariant_backend(
     """
     if not is_on(environment, INVARIANT):
         return backend
-    told = f"{INVARIANT}={shown(environment[INVARIANT])}: vLLM refuses"
+    refusal = f"{INVARIANT}={shown(environment[INVARIANT])}: vLLM refuses"
     if any(isinstance(layer.cache, State) for layer in model.layers):
-        raise PlanError(f"{told} recurrent states with it; leave it out")
+        raise PlanError(f"{refusal} recurrent states with it; leave it out")
     latents = [layer.cache for layer in model.layers if layer.cache.kind == LatentAttention.kind]
     if any(getattr(cache, "sparse", True) for cache in latents):
-        raise PlanError(f"{told} sparse latent attention with it; leave it out")
+        raise PlanError(f"{refusal} sparse latent attention with it; leave it out")
     if backend is not None and backend not in _INVARIANT_BACKENDS:
         raise PlanError(
-            f"{told} --attention-backend {shown(backend)} with it; it takes "
+            f"{refusal} --attention-backend {shown(backend)} with it; it takes "
             f"{', '.join(_INVARIANT_BACKENDS)}"
         )
     return backend or ("TRITON_MLA" if latents else None)
@@ -109,18 +109,18 @@ def check(model: Model, environment: Mapping[str, str], *, is_strict: bool) -> N
         if value is not None and value not in harmless and (kind is None or kind in kinds):
             raise PlanError(f"{name}={shown(value)}: {why}")
     if is_strict and (found := _unknown(environment)):
-        raise PlanError(f"--fail-on-environ-validation: {_told(found[0])}")
+        raise PlanError(f"--fail-on-environ-validation: {_unknown_variable(found[0])}")
 
 
 def notes(environment: Mapping[str, str]) -> list[str]:
     """Say which variables vLLM ignores."""
-    told = [f"{_told(name)}; it is ignored" for name in _unknown(environment)]
+    warnings = [f"{_unknown_variable(name)}; it is ignored" for name in _unknown(environment)]
     if CPU_SPACE in environment:
-        told.append(
+        warnings.append(
             f"{CPU_SPACE} is the memory of vLLM's CPU engine; these figures are of a GPU, where "
             "it is ignored"
         )
-    return told
+    return warnings
 
 
 def _unknown(environment: Mapping[str, str]) -> list[str]:
@@ -128,7 +128,7 @@ def _unknown(environment: Mapping[str, str]) -> list[str]:
     return sorted(name for name in environment if name.startswith("VLLM_") and name not in known)
 
 
-def _told(name: str) -> str:
+def _unknown_variable(name: str) -> str:
     near = get_close_matches(name, recorded().variables, n=1)
     meant = _ELSEWHERE.get(name) or (near[0] if near else None)
     hint = f" (near it: {meant})" if meant else ""

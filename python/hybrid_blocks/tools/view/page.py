@@ -142,10 +142,10 @@ def legend(styles: Mapping[str, str]) -> str:
 
 def footer(made_by: MadeBy | None, meaning: str) -> Div:
     """Return the foot of a page: what made it, and what its words mean."""
-    told = ""
+    made = ""
     if made_by is not None:
-        told = f"hybrid-blocks {safe(made_by.version)}: <code>{safe(made_by.command)}</code><br>"
-    return text(f'<p class="foot">{told}{safe(meaning)}</p>', name="foot")
+        made = f"hybrid-blocks {safe(made_by.version)}: <code>{safe(made_by.command)}</code><br>"
+    return text(f'<p class="foot">{made}{safe(meaning)}</p>', name="foot")
 
 
 def document(root: LayoutDOM, title: str, *scripts: CustomJS) -> Document:

@@ -244,11 +244,11 @@ def _binds(full: FullOf, runs: tuple[Run, ...]) -> str:
     for run in runs:
         held[run.owner] = held.get(run.owner, 0) + run.total
     whole = sum(held.values())
-    told = ", ".join(
+    parts = ", ".join(
         f"{owner} {nbytes / whole:.0%}"
         for owner, nbytes in sorted(held.items(), key=lambda item: -item[1])
     )
-    return f"memory binds: a request takes {human(whole)}, {told}"
+    return f"memory binds: a request takes {human(whole)}, {parts}"
 
 
 def held_in_slabs(geometry: ArenaPlan, length: int) -> tuple[Run, ...]:

@@ -46,7 +46,7 @@ def noted_refusal() -> str | None:
 
 
 def log_level(
-    level: Level, config: KVCacheConfig, reason: str | None, *, is_told: bool = False
+    level: Level, config: KVCacheConfig, reason: str | None, *, is_warned_of: bool = False
 ) -> None:
     """Say which level an engine runs at, over which groups, and why not a higher one.
 
@@ -56,7 +56,7 @@ def log_level(
         type(group.kv_cache_spec).__name__.removesuffix("Spec") for group in config.kv_cache_groups
     )
     groups = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "none"
-    say = logger.info_once if reason is None or is_told else logger.warning_once
+    say = logger.info_once if reason is None or is_warned_of else logger.warning_once
     say(
         "hybrid_blocks %s in vLLM %s: level %s%s; groups: %s; pool: %s %s",
         hybrid_blocks.__version__,
@@ -101,15 +101,17 @@ class KVCacheManager(VllmKVCacheManager):
         super().__init__(kv_cache_config, *args, **kwargs)
         self._publishes_usable_only = publishes_usable_only()
         self._checkpoints = checkpoints()
-        told = reason = None
+        warned_of = reason = None
         if self.hybrid_blocks_level is not requested():
             # The plugin warned of what the installed vLLM lacks when vLLM loaded it.
-            told = reason = grant(requested()).reason
+            warned_of = reason = grant(requested()).reason
             if reason is None and self.native is not None:
                 reason = self.native.unsupported_reason(kv_cache_config, **kwargs)
             if reason is None:
                 reason = noted_refusal()
-        log_level(self.hybrid_blocks_level, kv_cache_config, reason, is_told=told is not None)
+        log_level(
+            self.hybrid_blocks_level, kv_cache_config, reason, is_warned_of=warned_of is not None
+        )
         info = figures.INFO.sample(
             1,
             version=hybrid_blocks.__version__,

@@ -27,12 +27,12 @@ def client_hints(request: Any) -> tuple[str | None, str | None]:
 
 def _hint(request: Any) -> str | None:
     envelope = getattr(request, "kv_hints", None)
-    said = None if envelope is None else _last_of(envelope.actions)
-    if said is None:
+    hint = None if envelope is None else _last_of(envelope.actions)
+    if hint is None:
         arguments = getattr(request.sampling_params, "extra_args", None) or {}
-        said = arguments.get(ARGUMENT)
-    if said is None or said in SESSION_HINTS:
-        return said
+        hint = arguments.get(ARGUMENT)
+    if hint is None or hint in SESSION_HINTS:
+        return hint
     # Without what was said, so that no client can fill the log.
     logger.warning_once(
         "hybrid_blocks: a session hint that is none of %s is ignored", SESSION_HINTS

@@ -42,8 +42,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     kv_cache_config: NaturalKVCacheConfig
     _states: tuple[list[_State], ...] = ()
     """States that got a key, once for each connector that stores them."""
-    _let_go: tuple[Callable[[], None], ...] = ()
-    _shown_too: tuple[Callable[[], list[Sample]], ...] = ()
+    _give_up: tuple[Callable[[], None], ...] = ()
+    _more_samples: tuple[Callable[[], list[Sample]], ...] = ()
 
     @classmethod
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
@@ -119,15 +119,15 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             return self._checkpoints
         return f"{self._checkpoints}/step_tokens={tokens}"
 
-    def note_states(self, let_go: Callable[[], None]) -> Callable[[], list[_State]]:
+    def note_states(self, give_up: Callable[[], None]) -> Callable[[], list[_State]]:
         """Note from now on which states get a key. No request has come yet.
 
-        The result takes the request, the group and the tokens of each, once. ``let_go`` gives up
+        The result takes the request, the group and the tokens of each, once. ``give_up`` gives up
         copies that blocks are owned for; a reset calls it. Each call has states of its own.
         """
         states: list[_State] = []
         self._states += (states,)
-        self._let_go += (let_go,)
+        self._give_up += (give_up,)
 
         def take() -> list[_State]:
             taken = list(states)
@@ -138,8 +138,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; running requests prevent it. Return whether it was done."""
-        for let_go in self._let_go:
-            let_go()
+        for give_up in self._give_up:
+            give_up()
         self._give_up_copies()
         return super().reset_prefix_cache()
 
@@ -245,11 +245,11 @@ class NaturalKVCacheManager(NativeKVCacheManager):
                 for state, count in states.items()
             ]
         samples += _counters(counts, limits, pool.pools[0].num_steals)
-        return samples + [sample for shown in self._shown_too for sample in shown()]
+        return samples + [sample for more in self._more_samples for sample in more()]
 
-    def show_too(self, samples: Callable[[], list[Sample]]) -> None:
+    def add_samples(self, samples: Callable[[], list[Sample]]) -> None:
         """Publish further figures next to the manager's own."""
-        self._shown_too += (samples,)
+        self._more_samples += (samples,)
 
 
 def _counters(counts: dict[str, int], limits: dict[str, int], num_steals: int) -> list[Sample]:

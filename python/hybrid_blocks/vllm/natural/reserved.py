@@ -26,4 +26,4 @@ def publish(scheduler: Any) -> None:
         parts = manager._reserved_bytes(plan.slab_bytes, block_bytes, computed)
         return [figures.RESERVED.sample(num_bytes, part=part) for part, num_bytes in parts]
 
-    manager.show_too(samples)
+    manager.add_samples(samples)

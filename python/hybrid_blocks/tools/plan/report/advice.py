@@ -84,15 +84,15 @@ def _about_card(model: Model, deployment: Deployment) -> list[str]:
         ]
     alignment = align.alignment(model, deployment)
     release = ".".join(map(str, deployment.release))
-    told = "its kernels write states only where a forward ends"
+    sentence = "its kernels write states only where a forward ends"
     if alignment is not None:
-        told = (
+        sentence = (
             "its kernels write states from inside a forward, for which each group of states counts "
             "one more block a request"
         )
     if alignment is not None and alignment > KERNEL_BLOCK_TOKENS:
-        told += f", and blocks are multiples of {alignment} tokens"
-    return [f"vLLM {release} as on {deployment.card} (--gpu): {told}"]
+        sentence += f", and blocks are multiples of {alignment} tokens"
+    return [f"vLLM {release} as on {deployment.card} (--gpu): {sentence}"]
 
 
 def _about_model(model: Model, deployment: Deployment) -> list[str]:
@@ -230,15 +230,15 @@ def _about_padding_layers(vllm: VllmPlan) -> list[str]:
 
 
 def _about_padded_pages(vllm: VllmPlan, *, slight: bool) -> list[str]:
-    told = []
+    warnings = []
     for spec in {member.spec for group in vllm.groups for member in group.members}:
         share = spec.page_bytes / spec.unpadded_bytes - 1
         if share > 0 and (share < _SLIGHT) == slight:
-            told.append(
+            warnings.append(
                 f"vLLM: pages of {spec.kind} layers padded by {100 * share:.2f} % to "
                 f"{spec.page_bytes:,} bytes"
             )
-    return told
+    return warnings
 
 
 def _about_length(vllm: VllmPlan) -> list[str]:
@@ -277,8 +277,8 @@ def advise_on_lengths(
     if caps:
         shortest, *longer = sorted(caps)
         what = ", ".join(f"{length:,}" for length in (shortest, *longer))
-        told = caps[shortest] + (f" of {shortest:,}" if longer else "")
-        warnings.append(_capped(f"requests of {what}", told, max_num_seqs))
+        in_memory = caps[shortest] + (f" of {shortest:,}" if longer else "")
+        warnings.append(_capped(f"requests of {what}", in_memory, max_num_seqs))
     if held := _held(natural.trace, None if vllm is None else vllm.trace):
         warnings.append(_capped("requests of the trace", held, max_num_seqs))
     return warnings
@@ -294,8 +294,8 @@ def _held(natural: AtLength | None, vllm: AtLength | None) -> str:
     )
 
 
-def _capped(what: str, told: str, max_num_seqs: int) -> str:
+def _capped(what: str, in_memory: str, max_num_seqs: int) -> str:
     return (
-        f"max_num_seqs {max_num_seqs:,} caps {what}; memory holds {told}: raise --max-num-seqs to "
-        "run more"
+        f"max_num_seqs {max_num_seqs:,} caps {what}; memory holds {in_memory}: raise "
+        "--max-num-seqs to run more"
     )

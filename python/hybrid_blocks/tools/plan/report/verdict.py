@@ -70,10 +70,10 @@ def judge(
     )
     trace = _gain(natural.trace, vllm.trace, clock) if natural.trace and vllm.trace else None
     starting = tuple(_starting(natural, vllm))
-    told = _told(gains, trace, natural.lengths[0].length)
-    if not told:
+    named = _named(gains, trace, natural.lengths[0].length)
+    if not named:
         return Verdict(lines=starting or ("nothing to compare",), gains=gains, trace=trace)
-    lines = (*starting, *_lines(told, natural, vllm, max_num_seqs), *_timed(told, clock))
+    lines = (*starting, *_lines(named, natural, vllm, max_num_seqs), *_timed(named, clock))
     return Verdict(lines=lines, gains=gains, trace=trace)
 
 
@@ -89,10 +89,10 @@ def _none(natural: PlanReport) -> tuple[Gain, ...]:
     return tuple(Gain(length=one.length, share=None, in_memory=None) for one in natural.lengths)
 
 
-def _timed(told: dict[str, Gain], clock: StepTime | None) -> Iterator[str]:
+def _timed(named: dict[str, Gain], clock: StepTime | None) -> Iterator[str]:
     """Say what the gain is in tokens a second, where the time of a step is known and some gain."""
-    if clock is not None and any(abs(gain.speed or 0.0) >= _WORTH_A_WORD for gain in told.values()):
-        each = ", ".join(f"{percent(gain.speed)} of {what}" for what, gain in told.items())
+    if clock is not None and any(abs(gain.speed or 0.0) >= _WORTH_A_WORD for gain in named.values()):
+        each = ", ".join(f"{percent(gain.speed)} of {what}" for what, gain in named.items())
         yield f"tokens a second while all decode: {each} tokens ({clock.text})"
 
 
@@ -123,7 +123,7 @@ def _starting(natural: PlanReport, vllm: PlanReport) -> Iterator[str]:
             yield f"{name} does not start with a max length of {limit:,}, {other} does"
 
 
-def _told(gains: Sequence[Gain], trace: Gain | None, limit: int) -> dict[str, Gain]:
+def _named(gains: Sequence[Gain], trace: Gain | None, limit: int) -> dict[str, Gain]:
     """Return the gains that count by what they are of, the trace first, then the shortest."""
     rows = {"the trace": trace} if trace is not None else {}
     for gain in sorted(gains, key=lambda gain: gain.length):
@@ -133,12 +133,12 @@ def _told(gains: Sequence[Gain], trace: Gain | None, limit: int) -> dict[str, Ga
 
 
 def _lines(
-    told: dict[str, Gain], natural: PlanReport, vllm: PlanReport, max_num_seqs: int
+    named: dict[str, Gain], natural: PlanReport, vllm: PlanReport, max_num_seqs: int
 ) -> Iterator[str]:
-    shares = [gain.share or 0.0 for gain in told.values()]
-    each = ", ".join(f"{percent(gain.share)} of {what}" for what, gain in told.items())
-    held = ", ".join(f"{percent(gain.in_memory)} of {what}" for what, gain in told.items())
-    capped = _capped(told, natural, vllm)
+    shares = [gain.share or 0.0 for gain in named.values()]
+    each = ", ".join(f"{percent(gain.share)} of {what}" for what, gain in named.items())
+    held = ", ".join(f"{percent(gain.in_memory)} of {what}" for what, gain in named.items())
+    capped = _capped(named, natural, vllm)
     caps = f"max_num_seqs {max_num_seqs:,} caps both sides at {', '.join(capped)}"
     if max(shares) >= _WORTH_A_WORD:
         yield f"level natural runs more requests at once than vLLM: {each} tokens"
@@ -149,7 +149,7 @@ def _lines(
             "nothing to gain in memory: both sides run as many requests; level natural saves "
             "scheduler time alone"
         )
-    elif any((gain.in_memory or 0.0) >= _WORTH_A_WORD for gain in told.values()):
+    elif any((gain.in_memory or 0.0) >= _WORTH_A_WORD for gain in named.values()):
         yield f"level natural runs no more requests at once: {caps}; memory holds {held} tokens"
         yield _HITS
         return
@@ -157,22 +157,22 @@ def _lines(
         yield f"level natural runs no more requests at once: {each} tokens"
         yield _HITS
         return
-    yield "; ".join((*_lost(told, vllm), *([caps] if capped else ())))
+    yield "; ".join((*_lost(named, vllm), *([caps] if capped else ())))
 
 
-def _capped(told: dict[str, Gain], natural: PlanReport, vllm: PlanReport) -> list[str]:
+def _capped(named: dict[str, Gain], natural: PlanReport, vllm: PlanReport) -> list[str]:
     """Return the lengths at which ``max_num_seqs`` binds on both sides."""
     pairs = zip(natural.lengths, vllm.lengths, strict=True)
     lengths = [pair[0].length for pair in pairs if all(it.running < it.concurrency for it in pair)]
-    return [name for length in sorted(lengths) if (name := short_tokens(length)) in told]
+    return [name for length in sorted(lengths) if (name := short_tokens(length)) in named]
 
 
-def _lost(told: dict[str, Gain], vllm: PlanReport) -> Iterator[str]:
+def _lost(named: dict[str, Gain], vllm: PlanReport) -> Iterator[str]:
     """Say which share of a request's bytes vLLM rounds and pads: no geometry saves the others."""
     shares = {}
     for one in sorted(vllm.lengths, key=lambda one: one.length):
         lost = one.budget.rounding + one.budget.padding
-        if one.budget.requests and short_tokens(one.length) in told:
+        if one.budget.requests and short_tokens(one.length) in named:
             share = 100 * lost / (one.budget.live + lost)
             shares[short_tokens(one.length)] = f"{share:.1f} %"
     if len({*shares.values()}) == 1:

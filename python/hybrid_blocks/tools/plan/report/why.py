@@ -12,8 +12,11 @@ from hybrid_blocks.tools.plan.report.figures import PlanReport, rows
 from hybrid_blocks.tools.plan.report.report import Plan, make_report
 from hybrid_blocks.tools.plan.report.verdict import percent, typical_lengths
 from hybrid_blocks.tools.plan.report.why_formulas import (
+    CUDA_GRAPHS,
     HOLDS,
+    LOGGED,
     PARTS,
+    REQUESTS,
     formulas,
     group_formula,
     layer_formulas,
@@ -21,13 +24,11 @@ from hybrid_blocks.tools.plan.report.why_formulas import (
 from hybrid_blocks.tools.plan.sglang import RELEASE
 from hybrid_blocks.units import gib, human, parse_tokens
 
-REQUESTS: Final = "requests of "
 MEMORY: Final = "memory"
 LAYERS: Final = "layers"
 _GAIN: Final = "gain"
 _ESTIMATES: Final = "docs/planner.md, Your cards"
 _SIZES: Final = "docs/planner.md, From config.json to bytes"
-_LOGGED: Final = "vLLM logs"
 _FIELDS: Final = {
     "slabs": "num_slabs",
     "block tokens": "block_tokens",
@@ -35,7 +36,7 @@ _FIELDS: Final = {
     "tokens": "tokens",
     "longest request": "max_length",
     "state slots": "state_slots",
-    "max_num_seqs for CUDA graphs": "cuda_graph_batch",
+    CUDA_GRAPHS: "cuda_graph_batch",
 }
 _SOURCES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -135,8 +136,8 @@ def _resolved(name: str, limit: int, shown: int) -> tuple[str, int]:
         if text == start or text.startswith(f"{start} of "):
             asked = text.removeprefix(start).removeprefix(" of ")
             return start, parse_tokens(asked) if asked else shown
-    if text.startswith(_LOGGED.lower()):
-        return _LOGGED, limit
+    if text.startswith(LOGGED.lower()):
+        return LOGGED, limit
     known = {_plain(known): known for known in _FIELDS}
     if text in known:
         return known[text], limit
@@ -149,7 +150,7 @@ def _resolved(name: str, limit: int, shown: int) -> tuple[str, int]:
 def _choices(text: str, known: Mapping[str, str]) -> str:
     """Return all names of figures, and the one that is nearest to a text."""
     of_length = [f"{REQUESTS}N", f"{_GAIN} of N", *(f"{part} of N" for part in (HOLDS, *PARTS))]
-    every = ", ".join((MEMORY, LAYERS, *_FIELDS, _LOGGED, *of_length, "the name of a group"))
+    every = ", ".join((MEMORY, LAYERS, *_FIELDS, LOGGED, *of_length, "the name of a group"))
     near = get_close_matches(text, (*known, *(HOLDS, *PARTS)), n=1)
     meant = f"; did you mean {known.get(near[0], near[0])!r}?" if near else ""
     return f"figures are {every}{meant}"
@@ -168,7 +169,7 @@ def _values(plan: Plan, name: str, length: int) -> dict[str, float | None]:
 
 
 def _value(planned: PlanReport, name: str, length: int) -> float | None:
-    if name == _LOGGED:
+    if name == LOGGED:
         return planned.logged_concurrency
     if name in _FIELDS:
         value: float | None = getattr(planned, _FIELDS[name])

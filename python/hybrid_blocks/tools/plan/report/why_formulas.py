@@ -1,9 +1,9 @@
 """The formula of each figure that a plan shows, with its numbers."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 from hybrid_blocks.geometry import capacity
 from hybrid_blocks.geometry.arena import ArenaPlan
@@ -15,8 +15,6 @@ from hybrid_blocks.tools.plan.report.report import Plan
 from hybrid_blocks.tools.plan.sglang import RATIO, SglangPlan, draft_states
 from hybrid_blocks.tools.plan.vllm import VllmPlan
 from hybrid_blocks.tools.plan.vllm.spec import Spec
-
-T = TypeVar("T")
 
 PARTS: Mapping[str, str] = MappingProxyType(
     {
@@ -31,6 +29,9 @@ PARTS: Mapping[str, str] = MappingProxyType(
 """Where bytes go, in words."""
 
 HOLDS: Final = "memory holds"
+REQUESTS: Final = "requests of "
+CUDA_GRAPHS: Final = "max_num_seqs for CUDA graphs"
+LOGGED: Final = "vLLM logs"
 
 
 def formulas(name: str, plan: Plan, length: int) -> Iterator[tuple[str, str]]:
@@ -41,19 +42,144 @@ def formulas(name: str, plan: Plan, length: int) -> Iterator[tuple[str, str]]:
         if at.vllm is not None:
             yield "vLLM", _part(name, at.vllm.budget)
         return
-    if (natural := _named(_NATURAL, name)) is not None:
-        yield "natural", natural(plan.natural, length)
-    if plan.vllm is not None and (vllm := _named(_VLLM, name)) is not None:
-        yield "vLLM", vllm(plan.vllm, length)
-    sglang = _named(_SGLANG, name)
-    if plan.sglang is None or sglang is None:
-        return
-    if plan.sglang.state_slots is not None or name != "state slots":
-        yield "SGLang", sglang(plan, plan.sglang, length)
+    name = REQUESTS if name.startswith(REQUESTS) else name
+    sides = {"natural": _of_natural(plan.natural, length)}
+    if plan.vllm is not None:
+        sides["vLLM"] = _of_vllm(plan.vllm, length)
+    if plan.sglang is not None:
+        sides["SGLang"] = _of_sglang(plan, plan.sglang, length)
+    yield from ((side, of_side[name]) for side, of_side in sides.items() if name in of_side)
 
 
-def _named(of_side: Mapping[str, T], name: str) -> T | None:
-    return next((formula for key, formula in of_side.items() if name.startswith(key)), None)
+def _of_natural(arena: ArenaPlan, length: int) -> dict[str, str]:
+    """Return the formula of each figure of slabs by its name."""
+    usable = arena.usable_slabs
+    whole, held = capacity.requests(arena, length), capacity.concurrency(arena, length)
+    first, each = capacity.slabs_of_first(arena, length), capacity.slabs_of_one(arena, length)
+    ideal = f"{usable:,} / {first:.4f} of a prompt"
+    if first <= usable:
+        ideal = (
+            f"1 + ({usable:,} - {first:.4f} of the last one's prompt) / {each:.4f} of each other"
+        )
+    requests = (
+        f"{_count(whole)} of {length:,} tokens: {arena.slabs(whole, length):,} whole slabs, "
+        f"one more {arena.slabs(whole + 1, length):,}; there are {usable:,}. In parts of slabs "
+        f"{ideal}, less than {whole + 1:,}: {held:.2f}"
+    )
+    growing = next((group for group in arena.groups if group.grows), arena.groups[0])
+    states = sum(group.kind == State.kind for group in arena.groups)
+    fits = capacity.longest(arena, length)
+    return {
+        "slabs": f"floor({arena.memory_bytes:,} / {arena.slab_bytes:,} bytes of a slab) = "
+        f"{arena.num_slabs:,}, one of them the null slab",
+        REQUESTS: requests,
+        HOLDS: requests,
+        "tokens": f"int({held:.6f} requests x {length:,}) = {capacity.tokens(arena, length):,}; "
+        f"{requests}",
+        "block tokens": f"attention kernels take blocks of {growing.block_tokens:,} tokens; no "
+        "page is inflated",
+        "blocks": f"{usable:,} slabs x {growing.blocks_per_slab:,} blocks of group {growing.name} "
+        f"= {capacity.growing_blocks(arena):,}",
+        "longest request": f"one request of {fits:,} tokens needs {arena.slabs(1, fits):,} of "
+        f"{usable:,} slabs; an engine takes up to {length:,}",
+        "state slots": f"{usable:,} slabs shared by {states} state groups = "
+        f"{capacity.state_slots(arena) or 0:,} slots of each",
+        CUDA_GRAPHS: f"vLLM compares max_num_seqs with the slabs: {arena.num_slabs:,}",
+    }
+
+
+def _of_vllm(plan: VllmPlan, length: int) -> dict[str, str]:
+    """Return the formula of each figure of vLLM's blocks by its name."""
+    usable, first, held = plan.num_blocks - 1, plan.prefill_blocks(length), plan.concurrency(length)
+    requests = f"{usable:,} blocks / {first:,} of a prompt of {length:,} tokens"
+    if first <= usable:
+        requests = (
+            f"1 + ({usable:,} blocks - {first:,} of the last one's prompt) / "
+            f"{plan.decode_blocks(length):,} of a request of {length:,} tokens that decodes = "
+            f"{held:.2f}"
+        )
+    states = [group.spec for group in plan.groups if group.spec.kind == "mamba"]
+    block = f"the backend's blocks of {plan.block_tokens:,} tokens"
+    if states:
+        page = states[0].page_bytes
+        block = (
+            f"the fewest tokens, {page // plan.block_tokens:,} bytes each, whose page of {page:,} "
+            f"bytes holds a state of {states[0].unpadded_bytes:,}: {plan.block_tokens:,}"
+        )
+    fits, longest = plan.longest(), plan.max_model_len
+    counts = Counter(_blocks(group.spec, longest, plan.in_flight_tokens) for group in plan.groups)
+    terms = " + ".join(text if n == 1 else f"{n} x {text}" for text, n in counts.items())
+    return {
+        REQUESTS: requests,
+        HOLDS: f"the whole ones of {requests}",
+        "tokens": f"int({held:.6f} requests x {length:,}) = {int(held * length):,}; {requests}",
+        "block tokens": block,
+        "blocks": f"floor({plan.memory_bytes:,} / {plan.block_bytes:,} bytes of the widest "
+        f"group's block) = {plan.num_blocks:,}",
+        "longest request": f"one request of {fits:,} tokens needs "
+        f"{plan.blocks_per_request(fits):,} of {usable:,} blocks; an engine takes up to "
+        f"{longest:,}",
+        "state slots": f"floor({usable:,} blocks / {len(states)} state groups) = "
+        f"{plan.state_slots or 0:,}",
+        CUDA_GRAPHS: f"vLLM compares max_num_seqs with the blocks: {plan.num_blocks:,}",
+        LOGGED: f"{plan.num_blocks:,} blocks / {plan.blocks_per_request(longest):,} of a request "
+        f"of {longest:,} tokens ({terms}) = {plan.max_concurrency:.2f}x; "
+        f"int({plan.max_concurrency:.6f} x {longest:,}) = {plan.tokens:,} tokens",
+    }
+
+
+def _blocks(spec: Spec, length: int, in_flight: int) -> str:
+    """Return the blocks of a request in one group, as vLLM counts them at start."""
+    if spec.slots is not None:
+        return f"{spec.slots} states"
+    if spec.encoder_tokens is not None:
+        return f"ceil({spec.encoder_tokens:,} / {spec.block_tokens:,})"
+    if spec.window is None:
+        return f"ceil({length:,} / {spec.block_tokens:,})"
+    if spec.kind == ChunkedAttention.kind:
+        return f"ceil(min({spec.window:,} + {in_flight:,}, {length:,}) / {spec.block_tokens:,})"
+    return (
+        f"(ceil(min({spec.window:,} - 1 + {in_flight:,}, {length:,}) / {spec.block_tokens:,}) + 1)"
+    )
+
+
+def _of_sglang(plan: Plan, pools: SglangPlan, length: int) -> dict[str, str]:
+    """Return the formula of each figure that SGLang's pools have by its name."""
+    running, each, slots, windows = pools.running(length), pools.slots_per_request, "", ""
+    if pools.state_slots is not None:
+        slots = f"floor({pools.state_slots:,} state slots / {each}), "
+    if pools.window_tokens is not None:
+        windows = f", {pools.window_tokens:,} tokens of windows / {pools.window_held(length):,}"
+    requests = (
+        f"min({slots}max_num_seqs {pools.max_num_seqs:,}, {pools.tokens:,} tokens / {length:,}"
+        f"{windows}) = {running:.2f}"
+    )
+    made = {
+        REQUESTS: requests,
+        "tokens": f"int({running:.6f} requests x {length:,}) = {int(running * length):,}; "
+        f"{requests}",
+        "longest request": f"min({pools.tokens:,} tokens of the pool, {length:,} that an engine "
+        "takes)",
+    }
+    if pools.state_slots is not None:
+        made["state slots"] = _sglang_slots(plan, pools)
+    return made
+
+
+def _sglang_slots(plan: Plan, pools: SglangPlan) -> str:
+    state, each = pools.state_bytes, pools.slots_per_request
+    if pools.strategy == "off":
+        return f"one for each of max_num_seqs {pools.max_num_seqs:,}, without a prefix cache"
+    share = f"{plan.memory_bytes:,} x {RATIO:g} / {1 + RATIO:g}"
+    if not (drafts := draft_states(plan.deployment)):
+        return (
+            f"floor(({share} - {state:,} of a slot of padding) / {state:,} bytes of a state) = "
+            f"{pools.state_slots:,}; {pools.strategy} keeps {each} for each running request"
+        )
+    return (
+        f"floor(({share} - {state:,} x {1 + drafts}) / ({state:,} bytes of a state x "
+        f"(1 + {drafts} to verify a draft / {each}))) = {pools.state_slots:,}"
+    )
 
 
 def layer_formulas(model: Model, deployment: Deployment) -> Iterator[str]:
@@ -129,224 +255,3 @@ def _part(name: str, budget: Budget) -> str:
 
 def _count(requests: int) -> str:
     return f"{requests:,} request{'' if requests == 1 else 's'}"
-
-
-def _slabs(geometry: ArenaPlan, _length: int) -> str:
-    return (
-        f"floor({geometry.memory_bytes:,} / {geometry.slab_bytes:,} bytes of a slab) = "
-        f"{geometry.num_slabs:,}, one of them the null slab"
-    )
-
-
-def _natural_requests(geometry: ArenaPlan, length: int) -> str:
-    whole = capacity.requests(geometry, length)
-    held = capacity.concurrency(geometry, length)
-    first, each = capacity.slabs_of_first(geometry, length), capacity.slabs_of_one(geometry, length)
-    usable = geometry.usable_slabs
-    ideal = f"{usable:,} / {first:.4f} of a prompt"
-    if first <= usable:
-        ideal = (
-            f"1 + ({usable:,} - {first:.4f} of the last one's prompt) / {each:.4f} of each other"
-        )
-    return (
-        f"{_count(whole)} of {length:,} tokens: {geometry.slabs(whole, length):,} whole slabs, "
-        f"one more {geometry.slabs(whole + 1, length):,}; there are {usable:,}. In parts of slabs "
-        f"{ideal}, less than {whole + 1:,}: {held:.2f}"
-    )
-
-
-def _natural_tokens(geometry: ArenaPlan, length: int) -> str:
-    held = capacity.concurrency(geometry, length)
-    return (
-        f"int({held:.6f} requests x {length:,}) = {capacity.tokens(geometry, length):,}; "
-        f"{_natural_requests(geometry, length)}"
-    )
-
-
-def _natural_blocks(geometry: ArenaPlan, _length: int) -> str:
-    group = next((group for group in geometry.groups if group.grows), geometry.groups[0])
-    return (
-        f"{geometry.usable_slabs:,} slabs x {group.blocks_per_slab:,} blocks of group {group.name} "
-        f"= {capacity.growing_blocks(geometry):,}"
-    )
-
-
-def _natural_block(geometry: ArenaPlan, _length: int) -> str:
-    group = next((group for group in geometry.groups if group.grows), geometry.groups[0])
-    return f"attention kernels take blocks of {group.block_tokens:,} tokens; no page is inflated"
-
-
-def _natural_longest(geometry: ArenaPlan, length: int) -> str:
-    fits = capacity.longest(geometry, length)
-    return (
-        f"one request of {fits:,} tokens needs {geometry.slabs(1, fits):,} of "
-        f"{geometry.usable_slabs:,} slabs; an engine takes up to {length:,}"
-    )
-
-
-def _natural_states(geometry: ArenaPlan, _length: int) -> str:
-    groups = sum(group.kind == State.kind for group in geometry.groups)
-    return (
-        f"{geometry.usable_slabs:,} slabs shared by {groups} state groups = "
-        f"{capacity.state_slots(geometry) or 0:,} slots of each"
-    )
-
-
-def _natural_graphs(geometry: ArenaPlan, _length: int) -> str:
-    return f"vLLM compares max_num_seqs with the slabs: {geometry.num_slabs:,}"
-
-
-def _vllm_requests(plan: VllmPlan, length: int) -> str:
-    first, each = plan.prefill_blocks(length), plan.decode_blocks(length)
-    usable = plan.num_blocks - 1
-    if first > usable:
-        return f"{usable:,} blocks / {first:,} of a prompt of {length:,} tokens"
-    return (
-        f"1 + ({usable:,} blocks - {first:,} of the last one's prompt) / {each:,} of a request of "
-        f"{length:,} tokens that decodes = {plan.concurrency(length):.2f}"
-    )
-
-
-def _vllm_tokens(plan: VllmPlan, length: int) -> str:
-    held = plan.concurrency(length)
-    return (
-        f"int({held:.6f} requests x {length:,}) = {int(held * length):,}; "
-        f"{_vllm_requests(plan, length)}"
-    )
-
-
-def _vllm_blocks(plan: VllmPlan, _length: int) -> str:
-    return (
-        f"floor({plan.memory_bytes:,} / {plan.block_bytes:,} bytes of the widest group's block) = "
-        f"{plan.num_blocks:,}"
-    )
-
-
-def _vllm_block(plan: VllmPlan, _length: int) -> str:
-    state = next((group.spec for group in plan.groups if group.spec.kind == "mamba"), None)
-    if state is None:
-        return f"the backend's blocks of {plan.block_tokens:,} tokens"
-    return (
-        f"the fewest tokens, {state.page_bytes // plan.block_tokens:,} bytes each, whose page of "
-        f"{state.page_bytes:,} bytes holds a state of {state.unpadded_bytes:,}: "
-        f"{plan.block_tokens:,}"
-    )
-
-
-def _vllm_longest(plan: VllmPlan, _length: int) -> str:
-    fits = plan.longest()
-    return (
-        f"one request of {fits:,} tokens needs {plan.blocks_per_request(fits):,} of "
-        f"{plan.num_blocks - 1:,} blocks; an engine takes up to {plan.max_model_len:,}"
-    )
-
-
-def _vllm_states(plan: VllmPlan, _length: int) -> str:
-    groups = sum(group.spec.kind == "mamba" for group in plan.groups)
-    return f"floor({plan.num_blocks - 1:,} blocks / {groups} state groups) = {plan.state_slots:,}"
-
-
-def _vllm_graphs(plan: VllmPlan, _length: int) -> str:
-    return f"vLLM compares max_num_seqs with the blocks: {plan.num_blocks:,}"
-
-
-def _vllm_logs(plan: VllmPlan, _length: int) -> str:
-    longest = plan.max_model_len
-    counts = Counter(_blocks(group.spec, longest, plan.in_flight_tokens) for group in plan.groups)
-    terms = " + ".join(text if n == 1 else f"{n} x {text}" for text, n in counts.items())
-    return (
-        f"{plan.num_blocks:,} blocks / {plan.blocks_per_request(longest):,} of a request of "
-        f"{longest:,} tokens ({terms}) = {plan.max_concurrency:.2f}x; "
-        f"int({plan.max_concurrency:.6f} x {longest:,}) = {plan.tokens:,} tokens"
-    )
-
-
-def _blocks(spec: Spec, length: int, in_flight: int) -> str:
-    """Return the blocks of a request in one group, as vLLM counts them at start."""
-    if spec.slots is not None:
-        return f"{spec.slots} states"
-    if spec.encoder_tokens is not None:
-        return f"ceil({spec.encoder_tokens:,} / {spec.block_tokens:,})"
-    if spec.window is None:
-        return f"ceil({length:,} / {spec.block_tokens:,})"
-    if spec.kind == ChunkedAttention.kind:
-        return f"ceil(min({spec.window:,} + {in_flight:,}, {length:,}) / {spec.block_tokens:,})"
-    return (
-        f"(ceil(min({spec.window:,} - 1 + {in_flight:,}, {length:,}) / {spec.block_tokens:,}) + 1)"
-    )
-
-
-def _sglang_slots(plan: Plan, pools: SglangPlan, _length: int) -> str:
-    state, each = pools.state_bytes, pools.slots_per_request
-    if pools.strategy == "off":
-        return f"one for each of max_num_seqs {pools.max_num_seqs:,}, without a prefix cache"
-    share = f"{plan.memory_bytes:,} x {RATIO:g} / {1 + RATIO:g}"
-    if not (drafts := draft_states(plan.deployment)):
-        return (
-            f"floor(({share} - {state:,} of a slot of padding) / {state:,} bytes of a state) = "
-            f"{pools.state_slots:,}; {pools.strategy} keeps {each} for each running request"
-        )
-    return (
-        f"floor(({share} - {state:,} x {1 + drafts}) / ({state:,} bytes of a state x "
-        f"(1 + {drafts} to verify a draft / {each}))) = {pools.state_slots:,}"
-    )
-
-
-def _sglang_requests(_plan: Plan, pools: SglangPlan, length: int) -> str:
-    windows = states = ""
-    if pools.window_tokens is not None:
-        windows = f", {pools.window_tokens:,} tokens of windows / {pools.window_held(length):,}"
-    if pools.state_slots is not None:
-        states = f"floor({pools.state_slots:,} state slots / {pools.slots_per_request}), "
-    return (
-        f"min({states}max_num_seqs {pools.max_num_seqs:,}, {pools.tokens:,} tokens / {length:,}"
-        f"{windows}) = {pools.running(length):.2f}"
-    )
-
-
-def _sglang_tokens(plan: Plan, pools: SglangPlan, length: int) -> str:
-    running = pools.running(length)
-    return (
-        f"int({running:.6f} requests x {length:,}) = {int(running * length):,}; "
-        f"{_sglang_requests(plan, pools, length)}"
-    )
-
-
-def _sglang_longest(_plan: Plan, pools: SglangPlan, length: int) -> str:
-    return f"min({pools.tokens:,} tokens of the pool, {length:,} that an engine takes)"
-
-
-_SGLANG: Final[Mapping[str, Callable[[Plan, SglangPlan, int], str]]] = MappingProxyType(
-    {
-        "state slots": _sglang_slots,
-        "tokens": _sglang_tokens,
-        "longest": _sglang_longest,
-        "requests of": _sglang_requests,
-    }
-)
-_NATURAL: Final[Mapping[str, Callable[[ArenaPlan, int], str]]] = MappingProxyType(
-    {
-        "slabs": _slabs,
-        "requests of": _natural_requests,
-        HOLDS: _natural_requests,
-        "tokens": _natural_tokens,
-        "block tokens": _natural_block,
-        "blocks": _natural_blocks,
-        "longest": _natural_longest,
-        "state slots": _natural_states,
-        "max_num_seqs": _natural_graphs,
-    }
-)
-_VLLM: Final[Mapping[str, Callable[[VllmPlan, int], str]]] = MappingProxyType(
-    {
-        "requests of": _vllm_requests,
-        HOLDS: lambda plan, length: f"the whole ones of {_vllm_requests(plan, length)}",
-        "tokens": _vllm_tokens,
-        "block tokens": _vllm_block,
-        "blocks": _vllm_blocks,
-        "longest": _vllm_longest,
-        "state slots": _vllm_states,
-        "max_num_seqs": _vllm_graphs,
-        "vLLM logs": _vllm_logs,
-    }
-)
