@@ -391,9 +391,9 @@ where: ## The files that name a kind of cache groups (KIND=ring)
 lines: ## Lines of Python, Rust and tests, words of pages, options of commands
 	@lines() { git ls-files "$$@" | xargs cat | wc -l; }; \
 	echo "Python: $$(lines 'python/hybrid_blocks/*.py') lines in $$(git ls-files 'python/hybrid_blocks/*.py' | wc -l) files"; \
-	git ls-files 'rust/*/src/*.rs' | xargs awk 'FNR == 1 { unit = FILENAME ~ /tests.rs$$/ } \
+	git ls-files 'rust/*/src/*.rs' | xargs awk 'FNR == 1 { unit = FILENAME ~ /tests.rs$$|^rust.ops/ } \
 	  last ~ /^#.cfg.test/ && /\{$$/ { unit = 1 } { count[unit]++; last = $$0 } \
-	  END { printf "Rust: %d lines, and %d of unit tests\n", count[0], count[1] }'; \
+	  END { printf "Rust: %d lines, and %d of unit tests and rust/ops\n", count[0], count[1] }'; \
 	echo "Tests in Python: $$(lines 'tests/*.py') lines; in Rust: $$(lines 'rust/*/tests/*.rs')"; \
 	echo "Pages: $$(git ls-files '*.md' ':!CHANGELOG.md' | xargs cat | wc -w) words"; \
 	echo "Options: $$(grep -c '^| `--' docs/reference/cli.md)"

@@ -35,7 +35,6 @@ _DISTINCT: Final = 0.85
 _LAUNCH_MS: Final = 1.0
 _COLLECTIVE_MS: Final = 0.034
 """Two collectives of a layer, where ranks share it."""
-_BF16_BITS: Final = 16
 
 _ACTIVE: Final = {
     "DeepSeek-V3": 37.0,

@@ -86,9 +86,9 @@ class Host:
     def _without_retried(self, event: OffloadingEvent) -> OffloadingEvent:
         if not event.metadata_only:
             return event
-        return replace(
-            event, keys=[key for key in event.keys if self.cache.presence(key) == ABSENT]
-        )
+        presences = self.cache.presences(list(event.keys))
+        here = zip(event.keys, presences, strict=True)
+        return replace(event, keys=[key for key, presence in here if presence == ABSENT])
 
     def _note(self, keys: list[OffloadKey], *, removed: bool, metadata_only: bool = False) -> None:
         if keys and self._events is not None:

@@ -172,8 +172,8 @@ class HybridOffloadingManager(OffloadingManager):
 
     def _count_store(self, keys: list[OffloadKey], stored: Mapping[bytes, int]) -> None:
         """Count the chunks that a store asked room for, and got or did not get."""
-        others = (key for key in keys if key not in stored)
-        num_refused = sum(self.cache.presence(key) == ABSENT for key in others)
+        others = [key for key in keys if key not in stored]
+        num_refused = self.cache.presences(others).count(ABSENT)
         if stored or num_refused:
             self.counts.store_sizes.append(len(stored) + num_refused)
 

@@ -35,7 +35,8 @@ class Promotions:
         """Read what a look-up chose, or nothing where host memory has no room for all of it."""
         self.release(state)
         host = self._host
-        held = [key for key in found.on_host if host.cache.presence(key) == READY]
+        here = zip(found.on_host, host.cache.presences(found.on_host), strict=True)
+        held = [key for key, presence in here if presence == READY]
         reads: list[tuple[TierQueue[Any] | None, list[bytes], list[int]]] = [
             (self._below.disk, found.on_disk, found.on_disk_tokens),
             (self._below.objects, found.in_objects, found.in_objects_tokens),

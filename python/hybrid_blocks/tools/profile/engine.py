@@ -241,9 +241,8 @@ class Groups(StrEnum):
         """
         longest = -(-max_model_len // HASH_BLOCK_SIZE) * HASH_BLOCK_SIZE
         specs = [
-            replace(spec, block_size=longest if is_state else HASH_BLOCK_SIZE)
+            replace(spec, block_size=longest if is_state(spec) else HASH_BLOCK_SIZE)
             for spec in self.specs()
-            for is_state in [is_state(spec)]
         ]
         pools = [int(is_state(spec)) for spec in specs]
         return NaturalKVCacheConfig(

@@ -145,11 +145,11 @@ impl BlockManager {
     fn admit(&mut self, handle: u64, num_new: u32, num_lookahead: u32) -> Result<bool, Error> {
         let row = known_row(handle);
         let num_changes = self.store().num_changes();
-        if let Some(told) = self.rests[row].matched.take_if(|it| it.num_changes != num_changes) {
-            let num_tokens = told.found.num_tokens;
+        if let Some(earlier) = self.rests[row].matched.take_if(|it| it.num_changes != num_changes) {
+            let num_tokens = earlier.found.num_tokens;
             if self.search(handle, num_tokens)?.num_tokens != num_tokens {
                 // The request is refused until its caller has asked how much is left.
-                self.rests[row].matched = Some(told);
+                self.rests[row].matched = Some(earlier);
                 return Ok(false);
             }
         }

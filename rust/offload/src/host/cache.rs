@@ -208,7 +208,7 @@ impl HostCache {
         self.trials.on_end(end, kept, self.chance(&chain));
         self.weigh();
         if let Some(unit) = chain.unit {
-            self.tier.let_go(unit);
+            self.tier.release_hold(unit);
         }
     }
 
@@ -301,7 +301,7 @@ impl HostCache {
         self.evicted.extend_from_slice(self.tier.evicted());
         self.tier.hold(ticket.unit());
         if let Some(before) = chain.unit {
-            self.tier.let_go(before);
+            self.tier.release_hold(before);
         }
         self.tier.touch(ticket.unit(), self.chance(chain));
         chain.own(&path);

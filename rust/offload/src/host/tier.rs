@@ -136,15 +136,15 @@ impl HostTier {
         Use::new(self.lives, self.store.now(), chance)
     }
 
-    /// Notes that a request may store behind a unit, until [`HostTier::let_go`]. Its attention does
+    /// Notes that a request may store behind a unit, until [`HostTier::release_hold`]. Its attention does
     /// not count as the rest of an answer from which no request can resume.
     pub fn hold(&mut self, unit: UnitId) {
         self.units.hold(unit);
     }
 
     /// Ends what [`HostTier::hold`] noted.
-    pub fn let_go(&mut self, unit: UnitId) {
-        self.units.let_go(unit);
+    pub fn release_hold(&mut self, unit: UnitId) {
+        self.units.release_hold(unit);
     }
 
     /// Protects chunks of a plan from eviction until [`HostTier::unpin`]. `false`, and nothing is

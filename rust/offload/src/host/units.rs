@@ -108,14 +108,14 @@ impl Units {
         }
     }
 
-    /// A request may store behind a unit, until it lets go of it.
+    /// A request may store behind a unit, until it releases the hold.
     pub(super) fn hold(&mut self, id: UnitId) {
         if self.get(id).is_some() {
             self.change(id.index, |unit| unit.num_holders += 1);
         }
     }
 
-    pub(super) fn let_go(&mut self, id: UnitId) {
+    pub(super) fn release_hold(&mut self, id: UnitId) {
         if self.get(id).is_some() {
             self.change(id.index, |unit| unit.num_holders = unit.num_holders.saturating_sub(1));
         }

@@ -19,7 +19,7 @@ use crate::store::{EvictionOrder, SlabStore, Slack, Store};
 use hybrid_blocks_hash::Digest;
 
 /// The handle of no request.
-const NOBODY: u64 = u64::MAX;
+const NO_REQUEST: u64 = u64::MAX;
 
 /// A block manager that decides as vLLM's does, block by block.
 ///
@@ -491,7 +491,7 @@ impl<S: Store> KvCacheManager<S> {
         // A request that waited for this one does not wait for it again.
         for other in &mut self.engine.requests.rows {
             if other.rest.awaited == Some(handle) {
-                other.rest.awaited = Some(NOBODY);
+                other.rest.awaited = Some(NO_REQUEST);
             }
         }
         *self.engine.requests.progress_mut(row) = NoChangeUntil::default();
