@@ -143,6 +143,17 @@ def test_the_plugin_keeps_few_rooms_and_arrows_and_no_circle() -> None:
     TopologicalSorter(uses).prepare()  # a cycle raises CycleError
 
 
+def test_no_modules_of_the_package_import_each_other() -> None:
+    uses: dict[str, set[str]] = {}
+    for source in PACKAGE.rglob("*.py"):
+        here = list(source.relative_to(PACKAGE).with_suffix("").parts)
+        if here[-1] == "__init__":
+            continue
+        uses["/".join(here)] = {"/".join(there) for there in imported(source, here)}
+    assert "geometry/arena" in uses["geometry/capacity"]
+    TopologicalSorter(uses).prepare()  # a cycle raises CycleError
+
+
 def test_a_drawing_is_read_as_it_says() -> None:
     rooms = drawn("Modules of the core")
     assert "ids" in rooms["pool"][1]

@@ -262,7 +262,7 @@ class HybridOffloadingManager(OffloadingManager):
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return counts and gauges since this was last asked."""
-        return self.counts.take(self._host, self._below, self._computing)
+        return self.counts.take(self.cache, self._host.num_bytes, self._below, self._computing)
 
     def config_info(self) -> Sequence[ConfigInfoMapping]:
         """Return the labels of vLLM's info metric."""

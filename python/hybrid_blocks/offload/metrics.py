@@ -1,7 +1,7 @@
 """Counts of the manager as metrics of vLLM's ``/metrics``."""
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
     OffloadingConnectorStats,
@@ -15,15 +15,13 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.cpu.common import CPUOffloadingMetrics
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
+from hybrid_blocks._core.offload import HostCache
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES
 from hybrid_blocks.offload.groups import Groups
 from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow
-
-if TYPE_CHECKING:
-    from hybrid_blocks.offload.host import Host
 
 
 def definitions() -> dict[str, OffloadingMetricMetadata]:
@@ -84,9 +82,9 @@ class Counts:
     store_sizes: list[int] = field(default_factory=list)
 
     def take(
-        self, host: "Host", below: TiersBelow, computing: ComputeRate | None
+        self, cache: HostCache, num_bytes: int, below: TiersBelow, computing: ComputeRate | None
     ) -> OffloadingConnectorStats:
-        """Report and begin again from zero."""
+        """Report, with the gauges of a host memory of ``num_bytes``, and begin again from zero."""
         stats = OffloadingConnectorStats()
         for counter in fields(self):
             if figure := OFFLOAD_COUNTERS.get(counter.name):
@@ -95,19 +93,18 @@ class Counts:
         for size in self.store_sizes:
             stats.observe_histogram(CPUOffloadingMetrics.CPU_ALLOCATION_SIZE, size)
         self.store_sizes.clear()
-        writes = host.cache.pending_bytes / host.num_bytes
-        reads = host.cache.pinned_chunk_bytes / host.num_bytes
+        writes = cache.pending_bytes / num_bytes
+        reads = cache.pinned_chunk_bytes / num_bytes
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_USAGE_PERC, writes + reads)
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_WRITE_USAGE_PERC, writes)
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, reads)
         rate = (computing and computing.tokens_per_second) or 0
-        for name, value in (_gauges(host, below) | {"prompt_tokens_per_second": rate}).items():
+        for name, value in (_gauges(cache, below) | {"prompt_tokens_per_second": rate}).items():
             stats.set_gauge(OFFLOAD_GAUGES[name].family, value)
         return stats
 
 
-def _gauges(host: "Host", below: TiersBelow) -> dict[str, float]:
-    cache = host.cache
+def _gauges(cache: HostCache, below: TiersBelow) -> dict[str, float]:
     disk = below.disk.store if below.disk else None
     objects = below.objects.store if below.objects else None
     return {
