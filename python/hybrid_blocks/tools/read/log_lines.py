@@ -265,7 +265,7 @@ class _Starts:
         begins, ends = (not facts.isdisjoint(found) for facts in (_BEGINS, _ENDS))
         if self._is_one:
             self._is_one = not (begins and self._has_begun) and self._is_of_one(line, found)
-            self._all.take(line, found, told)
+            self._all.take(line, found, advice)
         self._has_begun = self._has_begun or begins
         if begins and self._now.has(_ENDS):
             self._before, self._now = self._now, _Start()
