@@ -91,7 +91,9 @@ def _none(natural: PlanReport) -> tuple[Gain, ...]:
 
 def _timed(named: dict[str, Gain], clock: StepTime | None) -> Iterator[str]:
     """Say what the gain is in tokens a second, where the time of a step is known and some gain."""
-    if clock is not None and any(abs(gain.speed or 0.0) >= _WORTH_A_WORD for gain in named.values()):
+    if clock is not None and any(
+        abs(gain.speed or 0.0) >= _WORTH_A_WORD for gain in named.values()
+    ):
         each = ", ".join(f"{percent(gain.speed)} of {what}" for what, gain in named.items())
         yield f"tokens a second while all decode: {each} tokens ({clock.text})"
 
@@ -104,12 +106,14 @@ def _tokens_a_millisecond(side: AtLength, clock: StepTime) -> float:
 def _gain(ours: AtLength, theirs: AtLength, clock: StepTime | None) -> Gain:
     if min(ours.concurrency, theirs.concurrency) < 1:
         return Gain(length=ours.length, share=None, in_memory=None)
+    speed = None
+    if clock is not None:
+        speed = _tokens_a_millisecond(ours, clock) / _tokens_a_millisecond(theirs, clock) - 1
     return Gain(
         length=ours.length,
         share=ours.running / theirs.running - 1,
         in_memory=ours.concurrency / theirs.concurrency - 1,
-        speed=clock
-        and _tokens_a_millisecond(ours, clock) / _tokens_a_millisecond(theirs, clock) - 1,
+        speed=speed,
     )
 
 
