@@ -470,6 +470,10 @@ IN_BENCH := $(WITHOUT_GPU) PYTHONHASHSEED=0 VLLM_LOGGING_LEVEL=WARNING $(VLLM_VE
 bench: build/.developed ## Check results, measure, print one table, write a record (ARGS=--no-record: print only)
 	$(IN_BENCH) $(ARGS)
 
+.PHONY: bench-engine
+bench-engine: build/.developed ## vLLM's whole engine core, and its server, on a card that computes nothing (ARGS="steps --turns 1")
+	HF_HUB_OFFLINE=1 PYTHONHASHSEED=0 VLLM_LOGGING_LEVEL=WARNING $(VLLM_VENV)/bin/python -W ignore benches/engine $(ARGS)
+
 .PHONY: figures
 figures: build/.installed page-images ## Draw the README's pictures: the planner, the records, pages in a browser
 	$(VENV)/bin/python benches/python/pictures.py

@@ -152,7 +152,7 @@ class Driver(Stream):
         return torch.device("meta")
 
 
-def pose(card_name: str = "H100-80GB") -> None:
+def pose(card_name: str = "H100-80GB", platform: type[Card] = Card) -> None:
     """Make this process's vLLM see a card; before any model is imported."""
     card: dict[str, Any] = CARDS[card_name]
     vars(PROPERTIES).update(
@@ -162,7 +162,7 @@ def pose(card_name: str = "H100-80GB") -> None:
         multi_processor_count=card["sms"],
         total_memory=card["gib"] * GIB,
     )
-    platforms.current_platform = Card()
+    platforms.current_platform = platform()
     from vllm import _custom_ops  # noqa: PLC0415 - asks for the platform
 
     for name in dir(_custom_ops):
