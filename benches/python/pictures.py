@@ -1,11 +1,12 @@
 """The pictures of the README, from the planner and the records: ``make figures``.
 
 ``memory.svg`` shows to scale what one request occupies, ``results.svg`` the newest record of steps
-and of requests that run at once.
+and of requests that run at once, ``engine.svg`` that of the whole engine.
 """
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ MODELS = {
     *("Qwen3.5-27B", "Nemotron-H-8B", "Granite-4.0-H-Small", "Falcon-H1-7B"),
     *("LFM2-1.2B", "Kimi-Linear-48B-A3B", "Qwen3-Next-80B-A3B"),
 }
+STYLES = {"8": "-", "15": "--", "30": ":"}
+"""Lines by the milliseconds of a step."""
 ATTENTION, STATE, WASTE, STOCK, OURS = "#4c78a8", "#f58518", "#e6e6e6", "#b0b0b0", "#2a6f4e"
 
 
@@ -135,6 +138,45 @@ def draw_running(axes: "Axes") -> None:
     axes.legend(frameon=False, fontsize=8, loc="upper left")
 
 
+def engine(folder: Path) -> None:
+    """Tokens a second of the whole engine: by the time of a step, and on cards."""
+    newest = max(RECORD.glob("*-engine.json"))
+    rows: list[dict[str, Any]] = json.loads(newest.read_text())["rows"]
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    steps, cards = figure.subplots(1, 2, width_ratios=(3, 4))
+    sides = (("vLLM", STOCK, "vLLM 0.33"), ("one call", OURS, "one-call scheduler"))
+    for (side, color, label), (step, style) in product(sides, STYLES.items()):
+        of_step = [row for row in rows if (row["part"], row["step"]) == ("steps", step)]
+        line = sorted(
+            (row["running"], row["tokens_s"] / 1000)
+            for row in of_step
+            if row["side"] == side and "running" in row
+        )
+        steps.plot(*zip(*line, strict=True), style, color=color, label=f"{label}, {step} ms")
+    steps.set_xlabel(f"requests running; make bench-engine, {newest.stem[:10]}", fontsize=7.5)
+    steps.set_title("Thousand tokens a second, by a card's step", loc="left", fontsize=10)
+    steps.legend(frameon=False, fontsize=7.5)
+    clock = [row for row in rows if row["part"] == "clock"]
+    most = max(row["running"] for row in clock)
+    for shift, (side, color, label) in zip((-0.2, 0.2), sides, strict=True):
+        speeds = {
+            f"{row['model']}\n{row['card']}": row["tokens_s"] / 1000
+            for row in clock
+            if (row["side"], row["running"]) == (side, most)
+        }
+        places = [place + shift for place in range(len(speeds))]
+        bars = cards.bar(places, list(speeds.values()), width=0.4, color=color, label=label)
+        cards.bar_label(bars, fmt="{:.3g}", fontsize=8)
+        cards.set_xticks(range(len(speeds)), [wrapped(it) for it in speeds], fontsize=7.5)
+    cards.set_yticks([])
+    cards.spines["left"].set_visible(False)
+    cards.set_title(f"The same by measured kernels, {most:,} running", loc="left", fontsize=10)
+    cards.legend(frameon=False, fontsize=8, loc="upper left")
+    for axes in (steps, cards):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(folder / "engine.svg", metadata={"Date": None})
+
+
 def wrapped(name: str) -> str:
     """Break a model's name at hyphens into lines of at most 12 characters."""
     lines = [""]
@@ -146,12 +188,13 @@ def wrapped(name: str) -> str:
 
 
 def main() -> None:
-    """Draw both pictures into docs/images."""
+    """Draw the pictures into docs/images."""
     mpl.rcParams.update({"svg.hashsalt": "hybrid_blocks", "font.size": 9, "hatch.linewidth": 0.6})
     folder = ROOT / "docs/images"
     folder.mkdir(exist_ok=True)
     memory(folder)
     results(folder)
+    engine(folder)
 
 
 if __name__ == "__main__":
