@@ -1,10 +1,10 @@
 """vLLM's engine core without a card: tokens a second, first token and time a token of each side.
 
-    make bench-engine ARGS="constant clock --turns 3"
+    make bench-engine ARGS="steps clock --turns 3"
 
 vLLM's engine core, its asynchronous scheduler and all plugins run as they are. Their worker
 computes nothing and answers when a card's step would end. Engines of all sides take turns, and
-the record holds the medians. By default time is that of a core that nobody shares: the CPU time of
+the record holds the medians. By default time is that of a core without other work: the CPU time of
 the process and what the card takes. ``--clock wall`` takes the machine's time instead.
 """
 
@@ -124,7 +124,7 @@ def _median(values: list[float | None]) -> float | None:
 
 
 def _of_card(card: str, options: argparse.Namespace) -> None:
-    """Measure what is asked for of one card; in a process of its own."""
+    """Measure the chosen groups of one card, in a process of its own."""
     chosen = [
         group
         for group in groups(tuple(options.running))

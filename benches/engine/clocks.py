@@ -27,7 +27,7 @@ class Wall:
 
 
 class Alone:
-    """The time of a core that nobody shares: what this process computes, and what it waits."""
+    """The time of a core without other work: what this process computes, and what it waits."""
 
     def __init__(self) -> None:
         self._waited = -time.process_time()

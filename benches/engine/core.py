@@ -138,7 +138,7 @@ class Engine:
     # --- loads --------------------------------------------------------------
 
     def closed(self, running: int, seconds: float) -> Row:
-        """Keep so many requests in the engine; measure once they are of all ages."""
+        """Keep ``running`` requests in the engine; measure once they are of all ages."""
         for _ in range(running):
             self._add_fresh(self._draw.randint(1, OUTPUT_TOKENS[1]), self.clock.now())
 
@@ -150,7 +150,7 @@ class Engine:
         return self._measured(seconds, running / 8, go_on)
 
     def open(self, rate: float, seconds: float) -> Row:
-        """Let so many requests arrive in a second, at random times; measure after a while."""
+        """Let ``rate`` requests arrive in a second, at random times; measure after a while."""
         due = self.clock.now()
 
         def go_on(until: float, finished: float = float("inf")) -> None:
@@ -167,7 +167,7 @@ class Engine:
         return self._measured(seconds, 2 * rate, go_on)
 
     def counted(self, requests: int) -> Row:
-        """Serve so many requests that arrive together, of known lengths, to their end."""
+        """Serve requests of known lengths to their end; all arrive at once."""
         asked = {f"c{number}": 1 + number % OUTPUT_TOKENS[0] for number in range(requests)}
         for id_, count in asked.items():
             self.add(id_, list(self._draw.randbytes(PROMPT_TOKENS)), count, self.clock.now())

@@ -1,7 +1,7 @@
 """The pictures of the README, from the planner and the records: ``make figures``.
 
 ``memory.svg`` shows to scale what one request occupies, ``results.svg`` the newest record of steps
-and of requests that run at once, ``engine.svg`` that of the whole engine.
+and of requests that run at once. ``engine.svg`` shows the newest record of the whole engine.
 """
 
 import json
