@@ -27,7 +27,7 @@ LONGEST = 16_384
 """Limits of the engine: tokens of a step, requests at once, and tokens of a request."""
 RUNNING = (64, 256, 512, 1024)
 STEPS = ("8", "15", "30")
-"""Milliseconds."""
+"""Milliseconds of a step."""
 RATES = (80, 160, 320)
 """Requests that arrive in a second."""
 

@@ -76,7 +76,7 @@ class Engine:
 
     @property
     def about(self) -> Row:
-        """What schedules, at which level, and how many batches are in flight."""
+        """The scheduler, its level, and how many batches are in flight."""
         scheduler = self.core.scheduler
         level = getattr(scheduler.kv_cache_manager, "hybrid_blocks_level", "off")
         kind = type(scheduler)

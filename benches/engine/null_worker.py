@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
 from vllm.v1.worker.worker_base import CompilationTimes, WorkerBase
 
 TOKEN = 32
-"""What a request samples, unless the worker has its ``outputs``."""
+"""The token that a request samples, unless the worker has its ``outputs``."""
 
 Milliseconds = Callable[[int, int, int, float], float]
 """Time of a step by prompt tokens, requests that decode, tokens that those read, and pairs."""
@@ -38,7 +38,7 @@ def milliseconds(step: str) -> Milliseconds:
 
 
 class Sampled(AsyncModelRunnerOutput):
-    """What a step samples, to be had once the card would have computed it."""
+    """The output of a step, to be had once the card would have computed it."""
 
     def __init__(
         self, output: ModelRunnerOutput, end: float, wait: Callable[[float], None]
@@ -97,14 +97,14 @@ class NullWorker(WorkerBase):
         return int(float(os.environ[MEMORY]) * 2**30)
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """Allocate nothing."""
+        """Allocate no memory for the cache."""
 
     def update_max_model_len(self, max_model_len: int) -> None:
         """Take the length that vLLM fits into the memory."""
         self.model_config.max_model_len = max_model_len
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
-        """Compile nothing."""
+        """Compile no part of the model."""
         return CompilationTimes(language_model=0.0, encoder=0.0)
 
     def get_supported_tasks(self) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ class Slot(asyncio.Protocol):
 
 
 class Load:
-    """What the connections of a cell share."""
+    """The state that all connections of a cell share."""
 
     def __init__(self) -> None:
         self.draw = Random(1)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def served() -> dict[str, dict[str, Any]]:
-    """What came back of the same requests at each side."""
+    """The counts of the same requests at each side."""
     left_out = {"VLLM_TARGET_DEVICE", *(name for name in os.environ if "HYBRID_BLOCKS" in name)}
     variables = {name: value for name, value in os.environ.items() if name not in left_out}
     done = subprocess.run(
