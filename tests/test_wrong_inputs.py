@@ -259,11 +259,13 @@ def reading() -> Iterator[tuple[str, str, list[str]]]:
 
 
 @pytest.mark.parametrize(("command", "name", "before"), list(reading()))
-@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder"])
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a folder", "a loop"])
 def test_no_command_waits_for_a_file_that_is_none(
     tmp_path: Path, command: str, name: str, before: list[str], kind: str
 ) -> None:
     odd = {"a pipe": tmp_path / "pipe", "a device": Path("/dev/zero"), "a folder": tmp_path / "no"}
+    odd["a loop"] = tmp_path / "loop"
+    odd["a loop"].symlink_to(odd["a loop"])
     os.mkfifo(odd["a pipe"])
     odd["a folder"].mkdir()
     right = BESIDE.get((command, name), base(command, tmp_path))

@@ -76,12 +76,13 @@ def refuse_same_file(**paths: Path | None) -> None:
         InvalidArgumentError: one of them would write over the other.
 
     """
-    seen: dict[Path, str] = {}
+    seen: dict[str, str] = {}
     for name, path in paths.items():
         if path is None or path == STDOUT:
             continue
         option = f"--{name.replace('_', '-')}"
-        other = seen.setdefault(path.resolve(), option)
+        # Path.resolve raises RuntimeError for a loop of links.
+        other = seen.setdefault(os.path.realpath(path), option)
         if other != option:
             raise InvalidArgumentError(f"{other} and {option} name the same file, {path}")
 
