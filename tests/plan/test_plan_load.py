@@ -124,8 +124,11 @@ def test_an_unknown_architecture_names_what_is_missing_and_how_to_describe_it() 
 
 def test_missing_fields_are_named_all_at_once() -> None:
     fields: dict[str, object] = {"model_type": "plamo2", "num_hidden_layers": 8}
-    missing = "mamba_step, mamba_num_heads, hidden_size_per_head, mamba_d_state"
-    with pytest.raises(PlanError, match=missing):
+    missing = (
+        "mamba_num_heads, hidden_size_per_head, mamba_d_state, mamba_step, attention_window_size, "
+        "num_attention_heads or n_head, hidden_size"
+    )
+    with pytest.raises(PlanError, match=f"^plamo: config.json lacks {missing}$"):
         from_config(fields, "plamo")
 
 

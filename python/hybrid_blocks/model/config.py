@@ -1,6 +1,6 @@
 """Typed reading of a Hugging Face ``config.json``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from hybrid_blocks.errors import PlanError
@@ -30,6 +30,26 @@ class Config:
         self.name = name
         self._fields = fields
         self._defaults = defaults or {}
+        # Fields that a reader missed, where `read` names them all in the end.
+        self._missing: dict[str, None] | None = None
+
+    def read(self, reader: Callable[["Config"], T]) -> T:
+        """Return what a reader makes. It goes on with 1 for a field that is missing.
+
+        Raises:
+            PlanError: names every field that the reader missed; or of the reader.
+
+        """
+        config = Config(self._fields, self.name, self._defaults)
+        missing = config._missing = {}
+        try:
+            made = reader(config)
+        except PlanError:
+            if not missing:
+                raise
+        if missing:
+            raise PlanError(f"{self.name}: config.json lacks {', '.join(missing)}")
+        return made
 
     def require(self, *fields: str) -> None:
         """Check that fields are there; ``a|b`` stands for either of two names.
@@ -40,8 +60,12 @@ class Config:
         """
         missing = [f for f in fields if all(self.get(alias) is None for alias in f.split("|"))]
         if missing:
-            named = ", ".join(f.replace("|", " or ") for f in missing)
+            self._miss(", ".join(f.replace("|", " or ") for f in missing))
+
+    def _miss(self, named: str) -> None:
+        if self._missing is None:
             raise PlanError(f"{self.name}: config.json lacks {named}")
+        self._missing[named] = None
 
     def get(self, field: str) -> object:
         """Value of a field or its default; None where neither is there, or the field is null."""
@@ -73,8 +97,8 @@ class Config:
         field, value = self._first(aliases)
         if value is None:
             if default is None:
-                raise PlanError(f"{self.name}: config.json lacks {' or '.join(aliases)}")
-            return default
+                self._miss(" or ".join(aliases))
+            return 1 if default is None else default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -143,7 +143,7 @@ def from_config(
     if not model_type:
         raise _unknown(config, types[0] if types else "")
     reader = READERS[model_type]
-    layers = _with_state_formats(reader(config), fields.get("architectures"))
+    layers = _with_state_formats(config.read(reader), fields.get("architectures"))
     if not layers:
         raise PlanError(f"{name}: no layer keeps a cache")
     index, convolutions = (

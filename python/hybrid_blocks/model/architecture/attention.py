@@ -42,10 +42,6 @@ PLAIN: Final = (
 
 def read_plain(config: Config) -> tuple[Layer, ...]:
     """``layer_types`` where given; else a window on all layers where there is one; else full."""
-    config.require(
-        "num_hidden_layers|n_layer|num_layers",
-        "num_attention_heads|n_head|num_key_value_heads",
-    )
     if names := config.strings("layer_types"):
         return _named(config, names)
     window = _window(config)
@@ -124,7 +120,7 @@ def read_olmo3(config: Config) -> tuple[Layer, ...]:
 
 def read_gpt_oss(config: Config) -> tuple[Layer, ...]:
     """gpt-oss: windowed at even depths, whatever ``layer_types`` says, unless it windows all."""
-    config.require("num_hidden_layers", "sliding_window")
+    config.require("sliding_window")
     if set(config.strings("layer_types") or ()) == {"sliding_attention"}:
         return read_plain(config)
     return _named(config, every(config, 2, "full_attention", "sliding_attention"))
@@ -154,7 +150,6 @@ def _named(config: Config, names: tuple[str, ...]) -> tuple[Layer, ...]:
 
 def read_llama4(config: Config) -> tuple[Layer, ...]:
     """Llama-4: layers with rotary embedding are chunked, the others full."""
-    config.require("num_hidden_layers", "attention_chunk_size")
     full = full_attention(config)
     chunked = ChunkedAttention(
         kv_heads=config.kv_heads,
@@ -175,7 +170,7 @@ def read_latent(config: Config) -> tuple[Layer, ...]:
     """One latent a token and layer; plain attention where no head has such dimensions."""
     if "index_topk" in config:
         return read_sparse_latent(config)
-    config.require("num_hidden_layers", "num_attention_heads")
+    config.require("num_attention_heads")
     dims = (config.get("qk_nope_head_dim"), config.get("qk_rope_head_dim"))
     attention = full_attention(config) if dims == (0, 0) else latent_attention(config)
     return by_depth(attention for _ in range(config.num_layers))
@@ -183,7 +178,6 @@ def read_latent(config: Config) -> tuple[Layer, ...]:
 
 def read_sparse_latent(config: Config) -> tuple[Layer, ...]:
     """DeepSeek-V3.2: an index beside each latent, but where a layer takes what another chose."""
-    config.require("num_hidden_layers", "index_head_dim")
     follower = msgspec.structs.replace(latent_attention(config), sparse=True)
     leader = msgspec.structs.replace(follower, leads=True)
     index = LatentIndex(head_dim=config.positive("index_head_dim"))
@@ -205,6 +199,5 @@ def _leads(config: Config, depth: int) -> bool:
 
 def read_longcat(config: Config) -> tuple[Layer, ...]:
     """LongCat-Flash: two attentions a layer, each with its own cache."""
-    config.require("num_layers|num_hidden_layers", "kv_lora_rank", "qk_rope_head_dim")
     attention = latent_attention(config)
     return tuple(Layer(depth, attention) for depth in range(config.num_layers) for _ in range(2))

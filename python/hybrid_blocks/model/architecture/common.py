@@ -19,7 +19,6 @@ _NEW_NAMES: Final = {"mamba": "linear_attention", "attention": "full_attention"}
 
 def full_attention(config: Config) -> FullAttention:
     """Read the model's plain attention."""
-    config.require("num_key_value_heads|num_attention_heads", "head_dim|hidden_size")
     return FullAttention(
         kv_heads=config.kv_heads, head_dim=config.head_dim, query_heads=config.any_query_heads
     )
@@ -45,7 +44,6 @@ def with_window(cache: SlidingWindow, windows: object, number: int) -> SlidingWi
 
 def latent_attention(config: Config) -> LatentAttention:
     """Multi-head latent attention."""
-    config.require("kv_lora_rank", "qk_rope_head_dim")
     return LatentAttention(
         latent_dim=config.positive("kv_lora_rank") + config.integer("qk_rope_head_dim"),
         query_heads=config.any_query_heads,

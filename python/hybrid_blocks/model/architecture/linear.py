@@ -26,15 +26,7 @@ _FULL: Final = ("full_attention", "indexed_attention", "qwen_sparse_attention")
 
 def read_qwen(config: Config) -> tuple[Layer, ...]:
     """``layer_types`` where given, else full attention at every ``full_attention_interval``-th."""
-    config.require(
-        "num_hidden_layers",
-        "num_attention_heads",
-        "linear_num_key_heads",
-        "linear_num_value_heads",
-        "linear_key_head_dim",
-        "linear_value_head_dim",
-        "linear_conv_kernel_dim",
-    )
+    config.require("num_attention_heads")
     return _read(config, _linear(config))
 
 
@@ -106,9 +98,8 @@ def _read(config: Config, linear: GatedDeltaNet) -> tuple[Layer, ...]:
 
 def read_kimi(config: Config) -> tuple[Layer, ...]:
     """``linear_attn_config.full_attn_layers`` counts layers from 1."""
-    config.require("num_hidden_layers", "linear_attn_config", "kv_lora_rank", "qk_rope_head_dim")
     linear = config.section("linear_attn_config")
-    linear.require("full_attn_layers", "num_heads", "head_dim", "short_conv_kernel_size")
+    linear.require("full_attn_layers")
     attention = latent_attention(config)
     kda = KimiDeltaAttention(
         heads=linear.positive("num_heads"),
@@ -124,7 +115,7 @@ def read_kimi(config: Config) -> tuple[Layer, ...]:
 
 def read_alice(config: Config) -> tuple[Layer, ...]:
     """AliceAI: Kimi delta attention beside plain attention, by ``layer_types``."""
-    config.require("layer_types", "linear_num_key_heads", "linear_key_head_dim")
+    config.require("layer_types")
     kda = KimiDeltaAttention(
         heads=config.positive("linear_num_key_heads"),
         head_dim=config.positive("linear_key_head_dim"),
@@ -139,27 +130,23 @@ def read_alice(config: Config) -> tuple[Layer, ...]:
 
 def read_ling_v3(config: Config) -> tuple[Layer, ...]:
     """Ling-3: Kimi delta attention; all layers of a last group that is not full attend."""
-    config.require("num_attention_heads", "short_conv_kernel_size")
     kda = KimiDeltaAttention(
         heads=config.query_heads,
         head_dim=config.head_dim,
         conv_kernel=config.positive("short_conv_kernel_size"),
     )
-    config.require("layer_group_size")
     whole = config.num_layers // config.positive("layer_group_size")
     return _grouped(config, kda, whole * config.positive("layer_group_size"))
 
 
 def read_ling_v2_5(config: Config) -> tuple[Layer, ...]:
     """Ling-2.5 and Ring-2.5: lightning attention."""
-    config.require("num_attention_heads")
     linear = LightningAttention(heads=config.query_heads, head_dim=config.head_dim)
     return _grouped(config, linear, config.num_layers)
 
 
 def _grouped(config: Config, linear: Cache, whole: int) -> tuple[Layer, ...]:
     """Let the last layer of each group attend, and the layers from ``whole`` on."""
-    config.require("num_hidden_layers", "layer_group_size")
     size = config.positive("layer_group_size")
     attention: Cache = (
         latent_attention(config) if "kv_lora_rank" in config else full_attention(config)
@@ -175,7 +162,7 @@ def read_minimax(config: Config) -> tuple[Layer, ...]:
 
     In the latter 1 is softmax, 0 lightning.
     """
-    config.require("num_hidden_layers", "num_attention_heads", "attn_type_list|layer_types")
+    config.require("attn_type_list|layer_types")
     attention = full_attention(config)
     lightning = LightningAttention(heads=config.query_heads, head_dim=config.head_dim)
     if names := config.strings("layer_types"):
@@ -193,7 +180,7 @@ def read_minimax(config: Config) -> tuple[Layer, ...]:
 
 def read_lfm(config: Config) -> tuple[Layer, ...]:
     """``layer_types`` or the depths in ``full_attn_idxs``."""
-    config.require("num_hidden_layers", "conv_L_cache", "layer_types|full_attn_idxs")
+    config.require("layer_types|full_attn_idxs")
     attention = full_attention(config)
     conv = ShortConv(
         width=config.positive("conv_dim", "hidden_size"),

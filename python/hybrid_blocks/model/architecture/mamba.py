@@ -12,7 +12,7 @@ from hybrid_blocks.model.model import Layer
 
 def read_mamba1(config: Config) -> tuple[Layer, ...]:
     """One state a layer; its width is ``intermediate_size``, else ``expand`` times the model's."""
-    config.require("num_hidden_layers", "hidden_size", "state_size", "conv_kernel")
+    config.require("hidden_size")
     state = Mamba1(
         inner_dim=_inner(config),
         state_dim=config.positive("state_size"),
@@ -23,7 +23,7 @@ def read_mamba1(config: Config) -> tuple[Layer, ...]:
 
 def read_mamba2(config: Config) -> tuple[Layer, ...]:
     """One state a layer, with heads."""
-    config.require("num_hidden_layers", "hidden_size", "num_heads", "head_dim", "state_size")
+    config.require("hidden_size")
     state = Mamba2(
         inner_dim=_inner(config),
         groups=config.positive("n_groups"),
@@ -42,15 +42,6 @@ def _inner(config: Config) -> int:
 
 def read_jamba(config: Config) -> tuple[Layer, ...]:
     """Attention where depth mod ``attn_layer_period`` is ``attn_layer_offset``."""
-    config.require(
-        "num_hidden_layers",
-        "hidden_size",
-        "attn_layer_period",
-        "attn_layer_offset",
-        "mamba_d_state",
-        "mamba_d_conv",
-        "mamba_expand",
-    )
     period = config.positive("attn_layer_period")
     offset = config.integer("attn_layer_offset")
     attention = full_attention(config)
@@ -78,15 +69,6 @@ def _mamba2(config: Config, inner: int) -> Mamba2:
 
 def read_granite(config: Config) -> tuple[Layer, ...]:
     """``layer_types`` (``layers_block_type``), or the depths in ``attn_layer_indices``."""
-    config.require(
-        "num_hidden_layers",
-        "hidden_size",
-        "mamba_n_heads",
-        "mamba_d_state",
-        "mamba_n_groups",
-        "mamba_d_conv",
-        "mamba_expand",
-    )
     attention = full_attention(config)
     inner = config.positive("mamba_expand") * config.positive("hidden_size")
     mamba = _mamba2(config, inner)
@@ -107,14 +89,7 @@ def read_nemotron(config: Config) -> tuple[Layer, ...]:
 
     ``M`` is Mamba-2, ``*`` attention, ``-`` an MLP, ``E`` a mixture of experts.
     """
-    config.require(
-        "hybrid_override_pattern|layers_block_type|layer_types",
-        "mamba_num_heads",
-        "mamba_head_dim",
-        "n_groups|mamba_n_groups",
-        "ssm_state_size",
-        "conv_kernel|mamba_d_conv",
-    )
+    config.require("hybrid_override_pattern|layers_block_type|layer_types")
     heads = config.positive("mamba_num_heads")
     head_dim = config.positive("mamba_head_dim")
     kinds: dict[str, Cache | None] = {
@@ -145,14 +120,6 @@ def read_nemotron(config: Config) -> tuple[Layer, ...]:
 
 def read_falcon(config: Config) -> tuple[Layer, ...]:
     """Two caches a layer."""
-    config.require(
-        "num_hidden_layers",
-        "mamba_n_heads",
-        "mamba_d_state",
-        "mamba_n_groups",
-        "mamba_d_conv",
-        "mamba_d_ssm|mamba_expand",
-    )
     inner = config.optional("mamba_d_ssm") or config.positive("mamba_expand") * config.positive(
         "hidden_size"
     )
@@ -165,17 +132,7 @@ def read_falcon(config: Config) -> tuple[Layer, ...]:
 
 def read_zamba(config: Config) -> tuple[Layer, ...]:
     """``layers_block_type`` or ``hybrid_layer_ids`` say which layers also attend."""
-    config.require(
-        "num_hidden_layers",
-        "hidden_size",
-        "num_attention_heads",
-        "n_mamba_heads",
-        "mamba_ngroups",
-        "mamba_d_state",
-        "mamba_d_conv",
-        "mamba_expand",
-        "layers_block_type|hybrid_layer_ids",
-    )
+    config.require("layers_block_type|hybrid_layer_ids")
     heads = config.query_heads
     attention = FullAttention(
         kv_heads=config.kv_heads,
@@ -216,14 +173,6 @@ def read_plamo(config: Config) -> tuple[Layer, ...]:
 
     Attention is limited to ``attention_window_size`` but for the depths in ``full_attention_idx``.
     """
-    config.require(
-        "num_hidden_layers",
-        "mamba_step",
-        "mamba_num_heads",
-        "hidden_size_per_head",
-        "mamba_d_state",
-        "attention_window_size",
-    )
     heads = config.positive("mamba_num_heads")
     head_dim = config.positive("hidden_size_per_head")
     mamba = Mamba2(
@@ -253,7 +202,7 @@ def read_plamo(config: Config) -> tuple[Layer, ...]:
 
 def read_recurrent_gemma(config: Config) -> tuple[Layer, ...]:
     """``block_types`` repeats over the depth."""
-    config.require("num_hidden_layers", "attention_window_size", "conv1d_width", "block_types")
+    config.require("block_types")
     recurrent = RgLru(
         width=config.positive("lru_width", "hidden_size"),
         conv_kernel=config.positive("conv1d_width"),

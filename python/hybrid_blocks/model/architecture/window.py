@@ -42,7 +42,6 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
 
     def __call__(self, config: Config) -> tuple[Layer, ...]:
         """Read the layers."""
-        config.require("num_hidden_layers")
         names = config.strings("layer_types") or tuple(self.names(config))
         known: dict[str, Cache | None] = {FULL: full_attention(config)}
         if window := used_window(config):
@@ -189,7 +188,7 @@ def read_gemma3n(config: Config) -> tuple[Layer, ...]:
 
 def read_gemma4(config: Config) -> tuple[Layer, ...]:
     """Gemma-4: full layers have heads of their own size; the last layers may share caches."""
-    config.require("num_hidden_layers", "head_dim", "sliding_window")
+    config.require("head_dim")
     heads = config.kv_heads
     if config.flag("attention_k_eq_v"):
         heads = config.optional("num_global_key_value_heads") or heads
@@ -213,7 +212,6 @@ def _read(
     config: Config, names: tuple[str, ...], full: FullAttention, *, both_ways: bool = False
 ) -> tuple[Layer, ...]:
     """Layers by name; attention in both directions sees half of the window on either side."""
-    config.require("num_hidden_layers", "sliding_window")
     window = config.positive("sliding_window")
     known: dict[str, Cache | None] = {
         "sliding_attention": sliding_window(config, window // 2 + 1 if both_ways else window),
@@ -227,7 +225,7 @@ def read_mimo(config: Config) -> tuple[Layer, ...]:
 
     Without a pattern the first layer is full too. Fields of windowed layers begin with ``swa_``.
     """
-    config.require("num_hidden_layers", "num_attention_heads", "head_dim")
+    config.require("head_dim")
     full = FullAttention(
         kv_heads=config.kv_heads,
         head_dim=config.head_dim,
@@ -254,7 +252,7 @@ def read_mimo(config: Config) -> tuple[Layer, ...]:
 
 def read_step(config: Config) -> tuple[Layer, ...]:
     """``layer_types``, which may name the draft layers too; all layers are full without it."""
-    config.require("num_hidden_layers", "num_attention_groups|num_key_value_heads")
+    config.require("num_attention_groups|num_key_value_heads")
     full = full_attention(config)
     names = config.strings("layer_types") or ("full_attention",) * config.num_layers
     names = names[: config.num_layers]
