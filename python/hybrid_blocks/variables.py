@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from hybrid_blocks.errors import InvalidArgumentError
+
 
 class Variable(msgspec.Struct, frozen=True):
     """A variable's name, the values that it takes, the value without it, and its effect."""
@@ -18,6 +20,16 @@ class Variable(msgspec.Struct, frozen=True):
     def value(self, environment: Mapping[str, str] = os.environ) -> str:
         """Return the value in an environment; empty is the default, as without the variable."""
         return environment.get(self.name) or self.default
+
+    def choice(self) -> str:
+        """Return the value that this process has, one of ``values``.
+
+        Raises ``InvalidArgumentError`` for another one.
+        """
+        value = self.value()
+        if value not in self.values.split(", "):
+            raise InvalidArgumentError(f"{self.name}={value!r} is no choice; use {self.values}")
+        return value
 
 
 LEVEL: Final = Variable(

@@ -37,7 +37,9 @@ def test_the_variable_replaces_vllms_spec(
 
 def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OFFLOAD.name, "yes")
-    with pytest.raises(InvalidArgumentError, match="HYBRID_BLOCKS_OFFLOAD is 0 or 1, not 'yes'"):
+    with pytest.raises(
+        InvalidArgumentError, match="HYBRID_BLOCKS_OFFLOAD='yes' is no choice; use 0, 1"
+    ):
         replace_spec()
 
 

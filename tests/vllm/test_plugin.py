@@ -34,7 +34,7 @@ def restored() -> Iterator[None]:
 
 def test_an_unknown_level_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "poll")
-    with pytest.raises(InvalidArgumentError, match="'poll' names no level; use off, pool, manager"):
+    with pytest.raises(InvalidArgumentError, match="'poll' is no choice; use off, pool, manager"):
         attach.register()
 
 
@@ -78,7 +78,7 @@ def test_no_other_variable_stops_an_engine_at_off(
 @pytest.mark.parametrize("value", ["off", "false", "2", " "])
 def test_the_check_is_asked_for_by_0_or_1(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS_CHECK", value)
-    with pytest.raises(InvalidArgumentError, match=f"CHECK is '{value}'; use 1 to check, 0 not to"):
+    with pytest.raises(InvalidArgumentError, match=f"CHECK='{value}' is no choice; use 0, 1"):
         attach.register()
     assert not install.is_installed()
 

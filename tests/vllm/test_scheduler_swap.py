@@ -155,7 +155,7 @@ def test_vllms_own_stay_where_the_environment_says_so(
 
 def test_a_value_that_names_no_scheduler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variables.SCHEDULER.name, "on")
-    with pytest.raises(InvalidArgumentError, match="'on' names no scheduler; use one-call, off"):
+    with pytest.raises(InvalidArgumentError, match="'on' is no choice; use one-call, off"):
         attach.register()
 
 

@@ -3,20 +3,13 @@
 from typing import Any, Final
 
 from hybrid_blocks import variables
-from hybrid_blocks.errors import InvalidArgumentError
 
 _REPLACED: Final = "CPUOffloadingSpec"
 
 
 def replace_spec() -> None:
-    """Let ``vllm serve --kv-offloading-size 64`` use `HybridOffloadingSpec` if the variable asks.
-
-    Raises ``InvalidArgumentError`` for a value other than 0 and 1.
-    """
-    value = variables.OFFLOAD.value()
-    if value not in {"0", "1"}:
-        raise InvalidArgumentError(f"{variables.OFFLOAD.name} is 0 or 1, not {value!r}")
-    if value == "0":
+    """Let ``--kv-offloading-size`` of vLLM use `HybridOffloadingSpec` if the variable asks."""
+    if variables.OFFLOAD.choice() == "0":
         return
     from vllm.v1.kv_offload.base import OffloadingSpec  # noqa: PLC0415 - older ones have no such
     from vllm.v1.kv_offload.factory import OffloadingSpecFactory  # noqa: PLC0415

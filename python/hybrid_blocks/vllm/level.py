@@ -35,60 +35,28 @@ class Level(StrEnum):
 
 
 def requested() -> Level:
-    """Return the level that the environment asks for, ``manager`` by default.
-
-    Raises ``InvalidArgumentError`` for a value that names no level.
-    """
-    value = variables.LEVEL.value()
-    try:
-        return Level(value)
-    except ValueError:
-        levels = ", ".join(Level)
-        raise InvalidArgumentError(f"{VARIABLE}={value!r} names no level; use {levels}") from None
+    """Return the level that the environment asks for, ``manager`` by default."""
+    return Level(variables.LEVEL.choice())
 
 
 def schedules_in_one_call() -> bool:
-    """Return whether the plugin may put its schedulers in place of vLLM's two.
-
-    Raises ``InvalidArgumentError`` for another value than ``one-call`` and ``off``.
-    """
-    value = variables.SCHEDULER.value()
-    if value not in ("one-call", "off"):
-        raise InvalidArgumentError(f"{SCHEDULER}={value!r} names no scheduler; use one-call, off")
-    return value == "one-call"
+    """Return whether the plugin may put its schedulers in place of vLLM's two."""
+    return variables.SCHEDULER.choice() == "one-call"
 
 
 def is_checked() -> bool:
-    """Return whether the environment asks for a check of where each block's content comes from.
-
-    Raises ``InvalidArgumentError`` for a value other than 0 and 1.
-    """
-    value = variables.CHECK.value()
-    if value not in ("0", "1"):
-        raise InvalidArgumentError(f"{CHECK} is {value!r}; use 1 to check, 0 not to")
-    return value == "1"
+    """Return whether the environment asks for a check of where each block's content comes from."""
+    return variables.CHECK.choice() == "1"
 
 
 def cuts_forwards() -> bool:
-    """Return whether state layers may run in pieces, so that chunks need not end at checkpoints.
-
-    Raises ``InvalidArgumentError`` for a value that is neither ``pieces`` nor ``whole``.
-    """
-    value = variables.FORWARD.value()
-    if value not in ("pieces", "whole"):
-        raise InvalidArgumentError(f"{FORWARD}={value!r} names no forward; use pieces, whole")
-    return value == "pieces"
+    """Return whether state layers may run in pieces, so that chunks need not end at checkpoints."""
+    return variables.FORWARD.choice() == "pieces"
 
 
 def publishes_usable_only() -> bool:
-    """Return whether KV-cache events are to name only attention that a hit can use.
-
-    Raises ``InvalidArgumentError`` for a value that is neither ``all`` nor ``usable``.
-    """
-    value = variables.EVENTS.value()
-    if value not in ("all", "usable"):
-        raise InvalidArgumentError(f"{EVENTS}={value!r} names no choice of events; use all, usable")
-    return value == "usable"
+    """Return whether KV-cache events are to name only attention that a hit can use."""
+    return variables.EVENTS.choice() == "usable"
 
 
 def checkpoints() -> str:

@@ -123,25 +123,22 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def natural_at(geometry: ArenaPlan, length: int, max_num_seqs: int) -> FullOf:
     """Figures of an arena full of requests of one length."""
-    concurrency = capacity.concurrency(geometry, length)
-    return FullOf(
-        length=length,
-        concurrency=concurrency,
-        running=min(concurrency, max_num_seqs),
-        tokens=int(concurrency * length),
-        budget=natural_budget(geometry, length),
-    )
+    budget = natural_budget(geometry, length)
+    return _full_of(capacity.concurrency(geometry, length), max_num_seqs, budget)
 
 
 def vllm_at(plan: VllmPlan, length: int, max_num_seqs: int) -> FullOf:
     """Figures of vLLM's pool full of requests of one length."""
-    concurrency = plan.concurrency(length)
+    return _full_of(plan.concurrency(length), max_num_seqs, vllm_budget(plan, length))
+
+
+def _full_of(concurrency: float, max_num_seqs: int, budget: Budget) -> FullOf:
     return FullOf(
-        length=length,
+        length=budget.length,
         concurrency=concurrency,
         running=min(concurrency, max_num_seqs),
-        tokens=int(concurrency * length),
-        budget=vllm_budget(plan, length),
+        tokens=int(concurrency * budget.length),
+        budget=budget,
     )
 
 
