@@ -37,6 +37,30 @@ KINDS = (
 )
 """A model for each class of vLLM's that keeps states."""
 
+SWEEP: tuple[dict[str, Any], ...] = (
+    {"kv_cache_dtype": "fp8"},
+    {"kv_cache_dtype": "fp8_e5m2"},
+    {"kv_cache_dtype": "int8_per_token_head"},
+    {"kv_cache_dtype": "turboquant_k8v4"},
+    {"block_size": 32},
+    {"block_size": 64},
+    {"dtype": "float16"},
+    {"mamba_ssm_cache_dtype": "float32"},
+    {"mamba_ssm_cache_dtype": "bfloat16"},
+    {"mamba_cache_dtype": "float32"},
+    {"enable_prefix_caching": False},
+    {"async_scheduling": False},
+    {"max_num_batched_tokens": 2048},
+    {"gdn_prefill_backend": "triton"},
+    {"kda_prefill_backend": "triton"},
+    {"attention_backend": "TRITON_ATTN"},
+    {"attention_backend": "TRITON_MLA"},
+    {"speculative_config": {"method": "mtp", "num_speculative_tokens": 2}},
+    {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
+    {"tensor_parallel_size": 2, "kv_cache_dtype": "fp8"},
+)
+"""Options of vLLM that may change a plan; a sweep sets one at a time."""
+
 LEFT_OUT = (
     *("Bamba-9B", "MiniMax-Text-01", "PLaMo-2-1B", "PLaMo-2-8B", "RecurrentGemma-9B"),
     *("Ling-3.0-Flash", "Ring-2.5-1T"),
@@ -118,8 +142,10 @@ def fields_of(name: str) -> dict[str, Any]:
     return {**published, **fields, **asked}
 
 
-def plan(name: str, tp: int, drafts: int, length: int) -> dict[str, Any]:
-    """Return what vLLM plans and logs for a model."""
+def plan(
+    name: str, tp: int, drafts: int, length: int, asked: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what vLLM plans and logs for a model with options of its engine."""
     import registry_oracle  # noqa: PLC0415 - after `fake_gpu.pose`
     import vllm_planning  # noqa: PLC0415
     from hybrid_blocks.model import load_model  # noqa: PLC0415
@@ -142,6 +168,8 @@ def plan(name: str, tp: int, drafts: int, length: int) -> dict[str, Any]:
     if drafts:
         method = {"method": "mtp"} if model.draft_layers else {"method": "ngram"}
         options["speculative_config"] = {**method, "num_speculative_tokens": drafts}
+    options |= asked or {}
+    tp = options.pop("tensor_parallel_size", tp)
     registry_oracle.register(fields)
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(fields))
@@ -165,6 +193,7 @@ def main() -> None:
     parser.add_argument("card", choices=LAYOUTS)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--sweep", action="store_true", help="plan by options, one layout a model")
     options = parser.parse_args()
     sys.path += [str(HERE.parent / "plan")]
     os.environ["OMP_NUM_THREADS"] = "1"  # as in `__main__`
@@ -175,15 +204,22 @@ def main() -> None:
     import registry_oracle  # noqa: PLC0415
 
     causes = registry_oracle.inspect_in_this_process()
-    asked = [case for case in cases(options.card) if case[0] in (options.names or case)]
+    asked: list[tuple[Any, ...]] = [
+        (*case, {}) for case in cases(options.card) if case[0] in (options.names or case)
+    ]
     models = {case[0] for case in asked}
+    if options.sweep:
+        layouts = {name: (name, 1, 0, LAYOUTS[options.card][0][2]) for name in models}
+        asked = [(*layout, one) for layout in layouts.values() for one in SWEEP]
     rows = [
         row
         for row in (json.loads(options.out.read_bytes()) if options.out.exists() else ())
         if row["card"] != options.card or row["model"] not in models
     ]
     for case in asked:
-        about = dict(zip(("model", "tp", "drafts", "length"), case, strict=True))
+        about = dict(zip(("model", "tp", "drafts", "length", "options"), case, strict=True))
+        if not about["options"]:
+            del about["options"]
         answer = registry_oracle.in_child(partial(plan, *case), causes)
         rows.append({**about, "card": options.card, **answer})
         print(rows[-1], flush=True)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.tools.plan import Deployment, plan_vllm
-from planned import KINDS, LAYOUTS, MEMORY, STEP_TOKENS, WITHOUT
+from hybrid_blocks.tools.plan.memory import on_cards, parse_cards
+from hybrid_blocks.tools.read.command import read_command
+from planned import KINDS, LAYOUTS, MEMORY, STEP_TOKENS, SWEEP, WITHOUT
 
 HERE = Path(__file__).parent
 RECORDED: list[dict[str, Any]] = json.loads((HERE / "planned_on_cards.json").read_bytes())
@@ -60,13 +62,14 @@ def test_every_kind_of_state_is_planned_on_every_card() -> None:
     assert planned >= {(name, card) for name in KINDS for card in LAYOUTS}
 
 
-def build(folder: Path, card: str, *names: str) -> list[dict[str, Any]]:
+def build(folder: Path, card: str, *names: str, sweep: bool = False) -> list[dict[str, Any]]:
     """Let a process of its own plan; this one's vLLM may know another device."""
     out = folder / "planned.json"
+    command = [sys.executable, "-W", "ignore", str(MAKE), card, *names, "--out", str(out)]
     unset = ("VLLM_TARGET_DEVICE", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     result = subprocess.run(
-        [sys.executable, "-W", "ignore", str(MAKE), card, *names, "--out", str(out)],
+        [*command, *["--sweep"] * sweep],
         env={**environment, "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"},
         capture_output=True,
         text=True,
@@ -92,3 +95,39 @@ def test_some_models_are_planned_as_recorded(card: str, tmp_path: Path) -> None:
 def test_all_models_are_planned_as_recorded(card: str, tmp_path: Path) -> None:
     rows = build(tmp_path, card)
     assert rows == [row for row in RECORDED if row["card"] == card]
+
+
+def words_of(row: dict[str, Any]) -> list[str]:
+    """Return the command of a row: options as words."""
+    words = ["vllm", "serve", row["model"], "--max-model-len", str(row["length"])]
+    for name, value in ({"max_num_batched_tokens": STEP_TOKENS} | row["options"]).items():
+        flag = name.replace("_", "-")
+        if value is False:
+            words.append(f"--no-{flag}")
+        else:
+            words += [f"--{flag}", json.dumps(value) if isinstance(value, dict) else str(value)]
+    return words
+
+
+@pytest.mark.full
+@pytest.mark.vllm
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in WITHOUT])
+def test_a_command_with_any_option_is_planned_as_vllm_plans_it(name: str, tmp_path: Path) -> None:
+    """Or refused: the planner knows no backend's blocks that vLLM alone can tell."""
+    card = parse_cards("H100-80GB")
+    rows = build(tmp_path, "H100-80GB", name, sweep=True)
+    assert len(rows) == len(SWEEP)
+    compared = []
+    for row in rows:
+        try:
+            command = read_command(words_of(row), None, card)
+            plan = plan_vllm(command.model, MEMORY, on_cards(command.deployment, card))
+        except PlanError:
+            continue
+        if "error" not in row:
+            found = (plan.block_tokens, plan.num_blocks, plan.tokens, plan.max_concurrency)
+            told = tuple(row[it] for it in ("block_tokens", "num_blocks", "tokens", "concurrency"))
+            assert found == told, row
+            compared.append(row["options"])
+    assert len(compared) > len(SWEEP) // 2, rows

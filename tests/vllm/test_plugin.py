@@ -84,19 +84,20 @@ def test_the_check_is_asked_for_by_0_or_1(monkeypatch: pytest.MonkeyPatch, value
 
 
 @pytest.mark.parametrize("level", ["off", "manager"])
+@pytest.mark.parametrize("name", ["take_prefill_stats", "num_output_tokens"])
 def test_a_vllm_without_what_the_recorder_reads_serves_and_records_nothing(
-    monkeypatch: pytest.MonkeyPatch, notes: "Notes", tmp_path: Path, level: str
+    monkeypatch: pytest.MonkeyPatch, notes: "Notes", tmp_path: Path, level: str, name: str
 ) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", level)
     monkeypatch.setenv(variables.RECORD.name, str(tmp_path / "traffic.jsonl"))
-    monkeypatch.delattr(Request, "take_prefill_stats")
+    monkeypatch.delattr(Request, name)
     free = VllmScheduler._free_request
     attach.register()
     attach.register()
     assert VllmScheduler._free_request is free
     told = [it.getMessage() for it in notes.records if "records no traffic" in it.getMessage()]
     assert len(told) == 1
-    assert "Request.take_prefill_stats is gone; leave out HYBRID_BLOCKS_RECORD" in told[0]
+    assert f"Request.{name} is gone; leave out HYBRID_BLOCKS_RECORD" in told[0]
 
 
 def test_the_second_comparison_sees_vllm_below_the_recorder(
