@@ -253,3 +253,18 @@ def test_a_load_that_arrives_at_once_has_no_rate() -> None:
     config = config_of("ttft_p95<1s")
     with pytest.raises(ReplayError, match="arrive at once"):
         timed(arriving(0, 0), cache, [Variant()], config, rate=2)
+
+
+@pytest.mark.vllm
+def test_vllm_stands_beside_at_its_default_and_at_the_best_of_its_settings(tmp_path: Path) -> None:
+    file = tmp_path / "times.json"
+    load = ("--workload", "tools", "--limit", "60", "--max-num-seqs", "16")
+    engine = ("--model", "Qwen3.5-27B", "--memory", "8GiB", "--clock", "H100-80GB")
+    output = run(*load, *engine, "--json", str(file))
+    default, *best, ours = json.loads(file.read_bytes())
+    assert default["variant"].startswith("vllm default")
+    assert all(", best of 7" in it["variant"] for it in best)
+    assert all(it["times"]["ttft_mean_ms"] < default["times"]["ttft_mean_ms"] for it in best)
+    assert ours["variant"] == "rust learned"
+    assert ours["times"]["ttft_mean_ms"] < 0.9 * default["times"]["ttft_mean_ms"]
+    assert "verdict: level natural: first token after " in output

@@ -148,7 +148,10 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Seed of the generated workload.")] = 0,
     clock: Annotated[
         str | None,
-        typer.Option(metavar="CARD", help="Card whose time passes: H100-80GB. Adds its times."),
+        typer.Option(
+            metavar="CARD|RECORD",
+            help="Card whose time passes, H100-80GB, or recorded traffic that it is fitted to.",
+        ),
     ] = None,
     slo: Annotated[
         str | None,
@@ -191,6 +194,8 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             watermark=watermark,
             reject_too_large=on_error == "skip",
         )
+        record = Path(clock) if clock is not None and Path(clock).is_file() else None
+        card = gpu if clock is None or record is not None else clock
         deployment = Deployment(
             tp=tp,
             kv_cache_dtype=kv_cache_dtype,
@@ -198,12 +203,12 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             in_flight_batches=1,
-            card=None if (card := clock or gpu) is None else parse_cards(card).kind,
+            card=None if card is None else parse_cards(card).kind,
         )
         cache = None
         if num_blocks is None:
             cache = planned_cache(model, memory, deployment, speculative)
-            config = config if clock is None else timed_config(config, cache, slo)
+            config = config if clock is None else timed_config(config, cache, slo, record)
         requests = (
             read_requests(trace, trace_format, on_error, limit)
             if trace is not None

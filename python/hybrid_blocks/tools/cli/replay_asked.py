@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
@@ -25,10 +26,13 @@ from hybrid_blocks.tools.replay import (
     read_num_blocks,
 )
 from hybrid_blocks.tools.replay.cache import plan_cache, read_shares, share_text
+from hybrid_blocks.tools.replay.fit import fit
 from hybrid_blocks.tools.replay.managers import vllm_settings
 from hybrid_blocks.tools.replay.run import Variant, make_variants
 from hybrid_blocks.tools.replay.times import Target
 from hybrid_blocks.tools.trace import SEATS, Trace
+from hybrid_blocks.tools.trace.lines import LineReader
+from hybrid_blocks.tools.trace.recorded import parse
 from hybrid_blocks.units import parse_count, parse_memory
 
 DEFAULT_MODEL = "Granite-4.0-Micro"
@@ -204,8 +208,10 @@ def planned_cache(
     return plan_cache(planned, parse_memory(memory), deployment)
 
 
-def timed_config(config: EngineConfig, cache: Cache, slo: str | None) -> EngineConfig:
-    """Let the time of a cache's model and card pass, and its targets be measured.
+def timed_config(
+    config: EngineConfig, cache: Cache, slo: str | None, record: Path | None = None
+) -> EngineConfig:
+    """Let the time of a cache's model and card pass, or of a record, and measure its targets.
 
     Raises:
         ReplayError: the time is not known, or a target has another form.
@@ -213,7 +219,10 @@ def timed_config(config: EngineConfig, cache: Cache, slo: str | None) -> EngineC
     """
     assert cache.model is not None
     assert cache.deployment is not None
-    step = step_time(cache.model, cache.deployment)
+    if record is None:
+        step = step_time(cache.model, cache.deployment)
+    else:
+        step = fit(list(LineReader(record, "skip").parse(parse)), config.max_num_batched_tokens)
     if step is None:
         raise ReplayError(f"--clock: the time of a step of {cache.model.name} is not known there")
     targets = tuple(Target.read(one) for one in slo.split(",")) if slo else ()

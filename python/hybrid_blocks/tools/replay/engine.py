@@ -207,7 +207,8 @@ class VirtualEngine:
         handle, start = int(self._batch.handle[row]), int(self._batch.computed[row])
         chunk = int(chunks[at])
         if chunk > 1:
-            chunks[at] = self.meter.call(self._manager.chunk, handle, start, chunk)
+            # vLLM cuts to nothing a chunk that ends below a block's border already.
+            chunks[at] = self.meter.call(self._manager.chunk, handle, start, chunk) or chunk
         return int(chunks[at]) < chunk
 
     def _compute(self, rows: Int64s, chunks: Counts) -> None:

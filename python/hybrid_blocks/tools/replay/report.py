@@ -66,7 +66,8 @@ def engine_text(result: Result, *, has_memory: bool = True) -> str:
         return most
     drafts = result.num_speculative_tokens
     memory = f"{human(result.memory_bytes)} a GPU, " if has_memory else ""
-    clock = "" if result.times is None else f", times of {result.card}: {result.times.clock}"
+    of = "" if result.card is None else f" of {result.card}"
+    clock = "" if result.times is None else f", times{of}: {result.times.clock}"
     return (
         f"{result.model}, {memory}tp {result.tp}, KV {result.kv_cache_dtype}, "
         f"{drafts} draft token{'s' * (drafts != 1)}, {most}{clock}"
