@@ -234,13 +234,16 @@ page-images: test-pages ## Take the pictures of pages again, for docs/view.md an
 GPU_PYTHON ?= python3
 ON_GPU := PYTHONPATH=python $(GPU_PYTHON)
 
-.PHONY: test-gpu bench-gpu
+.PHONY: test-gpu bench-gpu bench-states
 test-gpu: ## The kernel tests on a CUDA device (GPU_PYTHON=path, ARGS)
 	HYBRID_BLOCKS_TEST_DEVICE=cuda $(ON_GPU) -m pytest -c /dev/null --rootdir . -q --confcutdir=tests/kernels \
 	  -o python_files='test_*.py on_device.py' tests/kernels $(ARGS)
 
 bench-gpu: ## Kernels against the device's copy rate, 8 minutes; writes benches/record/ (GPU_PYTHON, ARGS)
 	$(ON_GPU) benches/kernels $(ARGS)
+
+bench-states: ## State layers of vLLM in pieces, bit by bit and timed, 8 minutes; writes benches/record/ (GPU_PYTHON with vLLM, ARGS=--dry)
+	$(ON_GPU) benches/states $(ARGS)
 
 .PHONY: bench-kernels-host
 bench-kernels-host: build/.vllm-$(NEWEST)-env ## Host time of a kernel call with a fake driver, no GPU needed (ARGS=--check)

@@ -215,8 +215,9 @@ class LoadingEngine(FakeEngine):
     def _check_fence(self, output: SchedulerOutput) -> None:
         """No order holds between loads and steps under way, so these share no unit."""
         begun: Any = output.kv_connector_metadata
+        worker: Any = self.worker
         loads = getattr(begun, "loads", ())
-        units = {unit for load in loads for unit in self.worker.units_of(load)}
+        units = {unit for load in loads for unit in worker.units_of(load)}
         for earlier, _, _ in self._in_flight:
             ends = {end for copy in earlier.kv_cache_block_copies or () for end in ends_of(copy)}
             if both := ends & units:

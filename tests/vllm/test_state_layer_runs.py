@@ -1,0 +1,64 @@
+"""Each class of state layers leaves in one step the bytes of chunks that end at the checkpoints."""
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hybrid_blocks.vllm import releases
+from hybrid_blocks.vllm.surface.support import TESTED
+from hybrid_blocks.vllm.worker import state_layers
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        releases.installed.name != TESTED[-1], reason="layers' attributes are the newest release's"
+    ),
+]
+
+HERE = Path(__file__).parent
+COVERED = tomllib.loads(Path(state_layers.__file__).with_suffix(".toml").read_text())["covered"]
+INTERPRETED = {
+    "TRITON_INTERPRET": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "VLLM_PLUGINS": "",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_TRITON_FORCE_FIRST_CONFIG": "1",
+}
+WITHOUT_DRAFTS = {"MambaMixer", "MiniMaxText01LinearAttention"}
+"""Classes whose decodes vLLM computes a token at a time alone."""
+
+
+@cache
+def runs(num_drafts: int) -> dict[str, Any]:
+    variables = os.environ | INTERPRETED | {"NUM_DRAFTS": str(num_drafts)}
+    variables.pop("VLLM_TARGET_DEVICE", None)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "state_layer_runs.py")],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr[-6000:]
+    answers = json.loads(done.stdout.splitlines()[-1])["answers"]
+    return {answer["class"]: answer for answer in answers}
+
+
+@pytest.mark.parametrize("num_drafts", [0, 2])
+@pytest.mark.parametrize("name", [row["class"] for row in COVERED])
+def test_pieces_leave_the_bytes_of_chunks(name: str, num_drafts: int) -> None:
+    answer = runs(num_drafts)[name]
+    if num_drafts and name.partition(":")[2] in WITHOUT_DRAFTS:
+        assert "left_out" in answer
+        return
+    # Each row's own state, those of its drafts, and its checkpoints.
+    assert answer["changed_states"] >= answer["num_states"] > 9
+    assert answer["wrong_states"] == []
+    assert answer["outputs_equal"]
+    assert answer["is_finite"]
