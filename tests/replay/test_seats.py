@@ -9,42 +9,40 @@ from hybrid_blocks.tools.trace.builder import TraceBuilder
 GIB = 2**30
 
 
+def share_found(
+    trace: Trace, model: str, gib: float, *, running: int, watermark: float = 0.0
+) -> float:
+    """Share of the prompts' tokens that a replay finds in ``gib`` of memory."""
+    result, _ = replay(
+        trace,
+        manager_name=ManagerName.RUST,
+        cache=model_cache(model, int(gib * GIB), Deployment(in_flight_batches=1)),
+        config=EngineConfig(max_num_seqs=running, watermark=watermark),
+    )
+    return result.hit_rate
+
+
 @pytest.mark.parametrize(
     ("model", "gib", "least"), [("Nemotron-H-8B", 4, 0.5), ("Granite-4.0-H-Small", 3, 0.25)]
 )
 def test_states_are_kept_where_prompts_come_back_though_nothing_was_found_at_first(
     model: str, gib: int, least: float
 ) -> None:
-    result, _ = replay(
-        generate_workload("seats", num_requests=300, num_seats=16),
-        manager_name=ManagerName.RUST,
-        cache=model_cache(model, gib * GIB, Deployment(in_flight_batches=1)),
-        config=EngineConfig(max_num_seqs=16, watermark=0.0),
-    )
-    assert result.hit_rate > least
+    trace = generate_workload("seats", num_requests=300, num_seats=16)
+    assert share_found(trace, model, gib, running=16) > least
 
 
 def test_windows_of_first_prompts_are_kept_where_those_of_all_do_not_fit() -> None:
     """vLLM's manager finds 11.9 % of the tokens."""
-    result, _ = replay(
-        generate_workload("seats", num_requests=216, num_seats=18),
-        manager_name=ManagerName.RUST,
-        cache=model_cache("gpt-oss-20b", 2 * GIB, Deployment(in_flight_batches=1)),
-        config=EngineConfig(max_num_seqs=2, watermark=0.0),
-    )
-    assert result.hit_rate > 0.6
+    trace = generate_workload("seats", num_requests=216, num_seats=18)
+    assert share_found(trace, "gpt-oss-20b", 2, running=2) > 0.6
 
 
 @pytest.mark.parametrize("running", [2, 8])
 def test_ends_are_kept_where_only_the_ends_of_prompts_were_evicted(running: int) -> None:
     """vLLM's manager finds 64.5 % of the tokens with 2 requests at a time."""
-    result, _ = replay(
-        generate_workload("seats", num_requests=600, num_seats=16),
-        manager_name=ManagerName.RUST,
-        cache=model_cache("Qwen3.5-27B", int(9.99 * GIB), Deployment(in_flight_batches=1)),
-        config=EngineConfig(max_num_seqs=running, watermark=0.0),
-    )
-    assert result.hit_rate > 0.68
+    trace = generate_workload("seats", num_requests=600, num_seats=16)
+    assert share_found(trace, "Qwen3.5-27B", 9.99, running=running) > 0.68
 
 
 def answered_seats(seats: int) -> Trace:
@@ -72,10 +70,4 @@ def test_windows_are_kept_at_the_ends_of_prompts_that_were_answered(
     model: str, gib: int, seats: int, least: float
 ) -> None:
     """vLLM's manager finds 79.1 % of the tokens, and 78.4 % with Gemma-4-12B."""
-    result, _ = replay(
-        answered_seats(seats),
-        manager_name=ManagerName.RUST,
-        cache=model_cache(model, gib * GIB, Deployment(in_flight_batches=1)),
-        config=EngineConfig(max_num_seqs=8),
-    )
-    assert result.hit_rate > least
+    assert share_found(answered_seats(seats), model, gib, running=8, watermark=0.01) > least

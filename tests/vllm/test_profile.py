@@ -29,7 +29,7 @@ COLUMNS = [*LEVELS, FLOOR]
 
 STEP = Step(
     begin=0, admitted=10_000, scheduled=50_000, resumed=60_000, updated=90_000,
-    num_scheduled=4, num_running=4, num_finished=1, only_decodes=False,
+    num_running=4, num_finished=1, only_decodes=False,
 )  # fmt: skip
 
 

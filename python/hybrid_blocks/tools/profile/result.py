@@ -37,7 +37,6 @@ class Step:
     scheduled: int
     resumed: int
     updated: int
-    num_scheduled: int
     num_running: int
     num_finished: int
     only_decodes: bool
