@@ -1,6 +1,7 @@
 """Times of a replay on a card, their targets, and the rate at which targets break."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,18 @@ def test_the_command_shows_times_beside_targets_with_host_memory(tmp_path: Path)
     assert alone["card"] == "H100-80GB"
     run(*LOAD, *OURS, *clock, "--html", str(page))
     assert "time to first token" in page.read_text()
+
+
+def test_the_verdict_names_the_variant_whose_first_token_comes_first() -> None:
+    placements = ("--placement", "learned,none", "--workload", "tools", "--limit", "40")
+    output = run(*OURS, *placements, "--max-num-seqs", "8", "--clock", "H100-80GB")
+    match = re.search(
+        r"verdict: rust learned: first token after (\S+) ms in the mean, rust none (\S+); .*\n"
+        r" +rust learned finds",
+        output,
+    )
+    assert match is not None, output
+    assert float(match[1].replace(",", "")) < float(match[2].replace(",", ""))
 
 
 def test_a_faster_card_is_faster_and_a_faster_rate_waits_longer(tmp_path: Path) -> None:
