@@ -1,8 +1,12 @@
 """From ``config.json``, a directory, a name or a description to layers."""
 
+import copy
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 from hybrid_blocks.model import (
@@ -17,6 +21,10 @@ from hybrid_blocks.model import (
 from hybrid_blocks.model.described import EXAMPLE
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.model.table import entries
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.report import Plan, make_report
+
+RECORDED = json.loads((Path(__file__).parents[1] / "architectures/recorded.json").read_bytes())
 
 LLAMA: dict[str, object] = {
     "model_type": "llama",
@@ -186,3 +194,64 @@ def test_a_published_name_is_that_of_its_row(published: str, row: str) -> None:
 def test_a_name_of_quantised_weights_is_refused_and_the_row_named(quantised: str) -> None:
     with pytest.raises(PlanError, match=r"near it: Qwen3\.\d-\d+B"):
         table.find(quantised)
+
+
+WRONG: tuple[object, ...] = (
+    *(None, True, False, 0, -1, 1, 2**31, 2**63, 10**40, 1.5, float("nan"), float("inf")),
+    *("", "x", "auto", "1", [], [[1]], [None], [{}], [0] * 3, ["full_attention"], {}, {"a": 1}),
+)
+
+
+def _places(fields: Any) -> Iterator[tuple[Any, Any]]:
+    """Each object and list of a configuration with each of its keys or first places."""
+    keys = list(fields) if isinstance(fields, dict) else range(min(len(fields), 3))
+    for key in keys:
+        yield fields, key
+        if isinstance(fields[key], dict | list):
+            yield from _places(fields[key])
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_any_value_in_any_field_of_a_configuration_is_planned_or_refused(part: int) -> None:
+    """The same fields in each run: of built-in models, and of those that vLLM has a class for."""
+    known = [table.fields(entry)[0] for entry in entries().values()]
+    known += [row["config"] for row in RECORDED.values()]
+    counts = Counter[str]()
+    for seed in range(part * 200, part * 200 + 200):
+        random = Random(seed)
+        fields = copy.deepcopy(random.choice(known))
+        for _ in range(random.choice((1, 1, 2))):
+            holder, key = random.choice(list(_places(fields)))
+            holder[key] = copy.deepcopy(random.choice(WRONG))
+        try:
+            model = from_config(fields, "changed")
+            make_report(Plan(model, 200 * 2**30, Deployment(max_model_len=4096)))
+            counts["planned"] += 1
+        except PlanError:
+            counts["refused"] += 1
+    assert min(counts.values()) > 50
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({**LLAMA, "architectures": [[1], {}]}, None),
+        ({**LLAMA, "hidden_size": 2}, "hidden_size 2 is less than 4 heads"),
+        ({**LLAMA, "model_type": "domyn_edge", "window_sizes": [["x"], [0]]}, "window_sizes"),
+    ],
+)
+def test_values_of_a_wrong_kind_are_passed_over_or_named(
+    fields: dict[str, object], says: str | None
+) -> None:
+    if says is None:
+        assert from_config(fields, "m").layers == from_config(LLAMA, "m").layers
+        return
+    with pytest.raises(PlanError, match=says):
+        from_config(fields, "m")
+
+
+def test_a_model_of_states_alone_is_planned_without_pools_of_sglang() -> None:
+    fields = {**table.fields(entries()["Qwen3-Next-80B-A3B"])[0], "num_hidden_layers": 1}
+    report = make_report(Plan(from_config(fields, "m"), 2**30, Deployment(max_model_len=4096)))
+    assert report.sglang is None
+    assert "no attention" in str(report.sglang_refusal)

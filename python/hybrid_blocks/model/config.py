@@ -205,8 +205,12 @@ class Config:
     @property
     def head_dim(self) -> int:
         """Head size; hidden size / query heads where the field is absent."""
-        explicit = self.optional("head_dim", "hidden_size_per_head")
-        return explicit or self.positive("hidden_size") // self.query_heads
+        if explicit := self.optional("head_dim", "hidden_size_per_head"):
+            return explicit
+        width, heads = self.positive("hidden_size"), self.query_heads
+        if width < heads and not self._missing:
+            raise PlanError(f"{self.name}: hidden_size {width:,} is less than {heads:,} heads")
+        return width // heads
 
     def one_per_layer(self, values: tuple[object, ...], field: str) -> None:
         """Check that a per-layer list has one entry for each layer.

@@ -200,7 +200,7 @@ def _read_json(path: Path) -> dict[str, object]:
 
 def _with_state_formats(layers: tuple[Layer, ...], architectures: object) -> tuple[Layer, ...]:
     """Drop the file's format of states where vLLM does not read it for this architecture."""
-    if not isinstance(architectures, list) or STATE_FORMAT_READ.intersection(architectures):
+    if not isinstance(architectures, list) or any(it in architectures for it in STATE_FORMAT_READ):
         return layers
     return tuple(
         msgspec.structs.replace(layer, cache=msgspec.structs.replace(layer.cache, ssm_dtype=None))

@@ -103,7 +103,9 @@ def read_plamo3(config: Config) -> tuple[Layer, ...]:
 def read_domyn(config: Config) -> tuple[Layer, ...]:
     """Domyn-Edge: ``window_sizes`` holds the tokens before and behind each layer's own."""
     sizes = config.get("window_sizes")
-    if not isinstance(sizes, list) or not all(isinstance(size, list) and size for size in sizes):
+    if not isinstance(sizes, list) or not all(
+        isinstance(size, list) and size and isinstance(size[0], int) for size in sizes
+    ):
         raise PlanError(f"{config.name}: config.json lacks the list window_sizes")
     windows = [size[0] + 1 if size[0] > 0 else None for size in sizes]
     own = config.section("per_layer_config") if "per_layer_config" in config else None

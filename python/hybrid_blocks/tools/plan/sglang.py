@@ -129,6 +129,8 @@ def plan_sglang(model: Model, memory_bytes: int, deployment: Deployment) -> Sgla
 
     """
     costs, strategy = _costs(model, deployment), None
+    if not costs.token and not costs.window_token:
+        raise PlanError(f"{model.name} has no attention, for which SGLang keeps tokens")
     if costs.state:
         strategy = "extra_buffer" if model.model_type in _SPARE else "no_buffer"
         strategy = "off" if deployment.mamba_cache_mode == "none" else strategy
