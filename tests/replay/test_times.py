@@ -16,7 +16,7 @@ from hybrid_blocks.tools.replay import EngineConfig, ManagerName, ReplayError, b
 from hybrid_blocks.tools.replay.cache import model_cache
 from hybrid_blocks.tools.replay.managers import VllmOptions
 from hybrid_blocks.tools.replay.run import Variant
-from hybrid_blocks.tools.replay.timed import best_names, timed
+from hybrid_blocks.tools.replay.timed import timed
 from hybrid_blocks.tools.replay.times import (
     MOST_STEPS,
     Target,
@@ -32,9 +32,9 @@ SECONDS = StepTime(ms=(1000.0,) * len(KNOTS))
 TARGETS = "ttft_p95<1s,tpot_p50<40ms"
 
 
-def config_of(slo: str, **limits: int) -> EngineConfig:
+def config_of(slo: str, max_num_seqs: int = 256) -> EngineConfig:
     targets = tuple(map(Target.read, slo.split(",")))
-    return EngineConfig(step_time=SECONDS, targets=targets, **limits)
+    return EngineConfig(step_time=SECONDS, targets=targets, max_num_seqs=max_num_seqs)
 
 
 def arriving(*seconds: float, prompt: int = 8, output: int = 3) -> Trace:
@@ -148,34 +148,56 @@ def test_the_rate_equals_a_search_of_every_step(trace: Trace) -> None:
     assert abs(highest - found) <= 1
 
 
-def test_of_settings_the_default_and_the_best_are_shown() -> None:
-    config = config_of("ttft_p95<1s")
-    (result, _) = replay(
-        arriving(0), manager_name=ManagerName.RUST, cache=block_cache(10, 16), config=config
+SETTINGS = [
+    *(Variant(manager=ManagerName.VLLM, vllm=VllmOptions(retention=it)) for it in (0, None, 512)),
+    Variant(),
+]
+
+
+def faked(monkeypatch: pytest.MonkeyPatch, breaks: dict[int | None, int]) -> list[float]:
+    """Let targets of vLLM's settings break after steps of the grid, and ours after step 40."""
+    rates: list[float] = []
+    (result, timeline) = replay(
+        arriving(0), manager_name=ManagerName.RUST, cache=BLOCKS, config=config_of("ttft_p95<1s")
     )
-    assert result.times is not None
-    means = {None: 30.0, 0: 50.0, 512: 20.0}
-    variants = [
-        *(
-            Variant(manager=ManagerName.VLLM, vllm=VllmOptions(retention=it))
-            for it in (0, None, 512)
-        ),
-        Variant(),
-    ]
-    results = [
-        msgspec.structs.replace(
-            result,
-            times=msgspec.structs.replace(
-                result.times, ttft_mean_ms=means.get(variant.vllm.retention, 0.0)
-            ),
-        )
-        for variant in variants
-    ]
-    assert list(best_names(variants, results).values()) == [
-        "vllm default",
-        "vllm 512, best of 3",
-        "rust learned",
-    ]
+
+    def compare(trace: Trace, _cache: Any, variants: list[Variant], *_: Any, **__: Any) -> Any:
+        rates.append(1 / float(trace.arrival[1]))
+        step = round(16 * np.log2(rates[-1]))
+        lasts = [
+            breaks[it.vllm.retention] if it.manager is ManagerName.VLLM else 40 for it in variants
+        ]
+        assert result.times is not None
+        times = [
+            msgspec.structs.replace(result.times, within_targets=step <= last, ttft_mean_ms=-last)
+            for last in lasts
+        ]
+        return [(msgspec.structs.replace(result, times=it), timeline) for it in times]
+
+    monkeypatch.setattr("hybrid_blocks.tools.replay.timed.compare", compare)
+    return rates
+
+
+BLOCKS = block_cache(10, 16)
+
+
+@pytest.mark.parametrize("rate", [None, 1.0])
+def test_of_settings_the_default_and_the_best_are_shown(
+    monkeypatch: pytest.MonkeyPatch, rate: float | None
+) -> None:
+    tried = faked(monkeypatch, {0: 5, None: 3, 512: 9})
+    runs = timed(arriving(0, 1), BLOCKS, SETTINGS, config_of("ttft_p95<1s"), rate=rate)
+    names = ["vllm default", "vllm 512, best of 3", "rust learned"]
+    assert [result.variant for result, _ in runs] == names
+    found = [result.times.rate for result, _ in runs if result.times is not None]
+    assert found == ([1.0] * 3 if rate else [rate_of(step) for step in (5, 9, 40)])
+    assert len(tried) == 1 if rate else len(tried) < 30
+
+
+def test_a_default_that_is_the_best_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    faked(monkeypatch, {0: 5, None: 3, 512: -40})
+    runs = timed(arriving(0, 1), BLOCKS, SETTINGS, config_of("ttft_p95<1s"), rate=None)
+    assert [result.variant for result, _ in runs] == ["vllm default, best of 3", "rust learned"]
 
 
 def run(*arguments: str, expect: int = 0) -> str:

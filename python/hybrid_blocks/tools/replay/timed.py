@@ -1,19 +1,18 @@
 """Replays in a card's time: vLLM at its default and its best, and this project's variants."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
 from hybrid_blocks.tools.replay.cache import Cache
+from hybrid_blocks.tools.replay.clock import Timeline
 from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError
-from hybrid_blocks.tools.replay.managers import ManagerName, VllmOptions
+from hybrid_blocks.tools.replay.managers import ManagerName
 from hybrid_blocks.tools.replay.result import Result
 from hybrid_blocks.tools.replay.run import OnProgress, Runs, Variant, compare
 from hybrid_blocks.tools.replay.times import MOST_STEPS, Times, highest_step, rate_of
 from hybrid_blocks.tools.trace import Sharing, Trace
-
-Timed = list[tuple[Variant, Result]]
 
 
 def timed(
@@ -29,8 +28,9 @@ def timed(
 ) -> Runs:
     """Replay a trace whose requests arrive ``rate`` times as fast with each variant.
 
-    Of vLLM's settings the default and the best are kept. Without a ``rate`` each variant runs at
-    the highest rate within the targets of ``config``.
+    Of vLLM's settings the default and the best are kept, by the mean first token. Without a
+    ``rate`` each variant runs at the highest rate within the targets of ``config``, and the best
+    is that of the highest.
 
     Raises:
         ReplayError: all requests arrive at once, or there are no targets to keep.
@@ -51,43 +51,49 @@ def timed(
         )
         return [(_at_rate(result, rate=speed), timeline) for result, timeline in runs]
 
-    tried = at(rate or 1.0, variants, is_last=rate is not None)
-    names = best_names(variants, [result for result, _ in tried])
     if rate is not None:
-        kept = [(run, names[it]) for it, run in zip(variants, tried, strict=True) if it in names]
-        return [
-            (msgspec.structs.replace(result, variant=name), timeline)
-            for (result, timeline), name in kept
-        ]
+        tried = dict(zip(variants, at(rate, variants, is_last=True), strict=True))
+        names = shown({it: _times(run[0]).ttft_mean_ms for it, run in tried.items()}, variants)
+        return [_named(tried[variant], name) for variant, name in names.items()]
+
+    def holds(variant: Variant, step: int) -> bool:
+        return _times(at(rate_of(step), [variant])[0][0]).within_targets is True
+
+    steps: dict[Variant, int] = {}
+    default = next((it for it in variants if it.manager is ManagerName.VLLM), None)
+    for variant in variants:
+        is_setting = variant.manager is ManagerName.VLLM and variant != default
+        # Only a setting that holds where the default breaks can be better.
+        if is_setting and default and not holds(variant, steps[default] + 1):
+            continue
+        found = highest_step(partial(holds, variant))
+        steps[variant] = -MOST_STEPS if found is None else found
+    names = shown({variant: -step for variant, step in steps.items()}, variants)
     runs: Runs = []
     for variant, name in names.items():
-
-        def holds(step: int, variant: Variant = variant) -> bool:
-            return _times(at(rate_of(step), [variant])[0][0]).within_targets is True
-
-        step = highest_step(holds)
-        speed = rate_of(-MOST_STEPS if step is None else step)
-        ((result, timeline),) = at(speed, [variant], is_last=True)
+        ((result, timeline),) = at(rate_of(steps[variant]), [variant], is_last=True)
         times = msgspec.structs.replace(_times(result), is_highest=True)
-        runs.append((msgspec.structs.replace(result, variant=name, times=times), timeline))
+        runs.append(_named((msgspec.structs.replace(result, times=times), timeline), name))
     return runs
 
 
-def best_names(variants: Sequence[Variant], results: Sequence[Result]) -> dict[Variant, str]:
+def shown(scores: Mapping[Variant, float], variants: Sequence[Variant]) -> dict[Variant, str]:
     """Return the variants to show and their names: of vLLM's the default and the best.
 
-    The best is the one whose first token comes first, in the mean.
+    The default comes first of its settings, and the best has the lowest of ``scores``.
     """
-    pairs = list(zip(variants, results, strict=True))
-    theirs = [pair for pair in pairs if pair[0].manager is ManagerName.VLLM]
-    best = min(theirs, key=lambda pair: _times(pair[1]).ttft_mean_ms, default=None)
-    names = {}
-    for variant, _ in pairs:
-        is_best = best is not None and variant == best[0] and len(theirs) > 1
-        is_default = replace(variant.vllm, spare_calls=True) == VllmOptions()
-        if variant.manager is not ManagerName.VLLM or is_best or is_default or len(theirs) == 1:
-            names[variant] = variant.name + (f", best of {len(theirs)}" if is_best else "")
-    return names
+    theirs = [it for it in variants if it.manager is ManagerName.VLLM]
+    best = min((it for it in theirs if it in scores), key=scores.__getitem__, default=None)
+    return {
+        it: it.name + (f", best of {len(theirs)}" if it == best and len(theirs) > 1 else "")
+        for it in variants
+        if it.manager is not ManagerName.VLLM or it in {best, theirs[0]}
+    }
+
+
+def _named(run: tuple[Result, Timeline], name: str) -> tuple[Result, Timeline]:
+    result, timeline = run
+    return msgspec.structs.replace(result, variant=name), timeline
 
 
 def _times(result: Result) -> Times:
