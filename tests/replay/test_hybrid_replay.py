@@ -110,7 +110,7 @@ def test_at_full_load_hardly_a_reserved_byte_is_not_needed(
     assert result.reserved_for is not None
     assert sum(result.reserved_for.values()) == pytest.approx(1)
     # No request shares a prefix with another one.
-    assert result.reserved_for["needed"] == pytest.approx(result.memory_efficiency, abs=1e-4)
+    assert result.reserved_for["needed"] == pytest.approx(result.memory_efficiency, abs=2e-4)
     assert result.peak_running >= 0.97 * result.concurrency_bound
     assert result.requests == 500
     if model in {"gpt-oss-20b", "Gemma-3-27B"}:  # windows give back only in the next step
@@ -119,7 +119,7 @@ def test_at_full_load_hardly_a_reserved_byte_is_not_needed(
 
 def test_short_answers_leave_little_of_the_memory_to_blocks_beside_live_ones() -> None:
     result = run(code(), made("Qwen3.5-27B", 24))
-    assert result.full_load_steps > 50
+    assert result.full_load_steps > 20
     assert result.memory_efficiency is not None
     assert result.reserved_for is not None
     assert result.memory_efficiency >= 0.97

@@ -7,6 +7,7 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
+from hybrid_blocks.arithmetic import needs_more
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.replay.cache import Cache, LiveBytes
 from hybrid_blocks.tools.replay.clock import Arrivals, Timeline
@@ -351,8 +352,16 @@ class VirtualEngine:
         self._live_when_refused = () if under_way else self._manager.num_live_blocks
 
     def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
-        most = min(state.known - matched, budget)
+        left = state.known - matched
+        if self._manager.starts_later and self._starts_later(left, budget):
+            return 0
+        most = min(left, budget)
         return self.meter.call(self._manager.chunk, state.handle, matched, most)
+
+    def _starts_later(self, left: int, budget: int) -> bool:
+        """Return whether a prompt leaves the rest of the budget, which cuts it, to those before."""
+        is_cut = left > budget and needs_more(left, budget, self.config.max_num_batched_tokens)
+        return is_cut and bool((self._batch.known - self._batch.computed > 1).any())
 
     def _allocate(self, state: Pending, chunk: int) -> bool:
         handles, chunks = np.array([state.handle]), np.array([chunk], dtype=np.int32)

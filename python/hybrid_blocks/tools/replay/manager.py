@@ -13,6 +13,9 @@ class ReplayManager(Manager, Protocol):
     looks_again: bool
     """Whether a try to admit a request counts though it is refused, so that each step makes one."""
 
+    starts_later: bool
+    """Whether a prompt that the budget would cut waits for the next step, if it ends no later."""
+
     def begin_step(self) -> None:
         """Start a step: copies that were asked for are run, time passes."""
 
@@ -67,7 +70,7 @@ class WrappedManager:
 
     def __init__(self, inner: ReplayManager) -> None:
         self._inner = inner
-        self.looks_again = inner.looks_again
+        self.looks_again, self.starts_later = inner.looks_again, inner.starts_later
 
     def waits_for_checkpoint(self, handle: int) -> bool:
         """Return whether a waiting request had better be passed over in this step."""

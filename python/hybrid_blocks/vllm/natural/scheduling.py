@@ -3,9 +3,9 @@
 from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
-from hybrid_blocks.arithmetic import ceil_div
+from hybrid_blocks.arithmetic import ceil_div, needs_more
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.specs import is_state
 
@@ -36,7 +36,24 @@ def _split(
         )
     before = num_new_local_computed_tokens + num_external_computed_tokens
     start = request.num_computed_tokens + before
+    if _starts_later(self, request, request.num_tokens - start, num_new_tokens):
+        return 0
     return manager.next_boundary(request, start, start + num_new_tokens) - start
+
+
+def _starts_later(scheduler: Any, request: Request, num_left: int, num_new: int) -> bool:
+    """Return whether a prompt leaves the rest of a budget, which cuts it, to those before it.
+
+    Prompts of this step end sooner without its first tokens, and it ends no later by starting in
+    the next one.
+    """
+    if num_new >= num_left or request.status is RequestStatus.RUNNING:
+        return False
+    threshold = scheduler.scheduler_config.long_prefill_token_threshold
+    most = min(scheduler.max_num_scheduled_tokens, threshold or num_left)
+    return needs_more(num_left, num_new, most) and any(
+        other.num_computed_tokens + 1 < other.num_tokens for other in scheduler.running
+    )
 
 
 def _handle_blocked(self: Any, request: Request) -> bool:

@@ -74,6 +74,7 @@ class RustManager:
         self._pools = range(len(geometry.pools))
         self._block_bytes = [group.block_bytes for group in geometry.groups]
         self._num_lookahead_tokens = num_lookahead_tokens
+        self.starts_later = any(it.slots_per_request is not None for it in geometry.groups)
         self._signals = signals
         self._places = places
         self.match_prefix = core.match_prefix

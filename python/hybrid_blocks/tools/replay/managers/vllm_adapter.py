@@ -133,7 +133,7 @@ class VllmReplayAdapter:
     ``allocate_slots`` would change nothing; windows and drafts are always asked about.
     """
 
-    looks_again = False
+    looks_again, starts_later = False, False
 
     def __init__(
         self,

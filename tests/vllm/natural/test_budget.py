@@ -1,0 +1,62 @@
+"""A prompt starts with the rest of a step's budget only if it ends sooner so."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
+from hybrid_blocks.vllm import install
+from hybrid_blocks.vllm.level import Level
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+from .test_fake_worker import MIXES
+
+BLOCK = 4
+BUDGET = 48
+
+
+@pytest.fixture(autouse=True)
+def natural() -> Iterator[None]:
+    install.install(Level.NATURAL)
+    yield
+    install.uninstall()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "threshold", "first"),
+    [
+        ((32, 32), 0, (32, 0)),
+        ((32, 16, 8), 0, (32, 16, 0)),
+        ((8, 60), 0, (8, 40)),
+        ((40, 60), 0, (40, 0)),
+        ((96,), 0, (48,)),
+        ((32, 40), 16, (16, 16)),
+    ],
+    ids=["cut", "whole", "a step sooner", "no step sooner", "alone", "longest chunk"],
+)
+def test_a_prompt_that_is_cut_starts_if_it_ends_sooner(
+    lengths: tuple[int, ...], threshold: int, first: tuple[int, ...]
+) -> None:
+    scheduler: Any = scheduler_over(
+        MIXES["full-state-inside"].config(Level.NATURAL),
+        num_requests=8,
+        max_model_len=160,
+        max_num_batched_tokens=BUDGET,
+        hash_block_size=BLOCK,
+        scheduler_cls=Scheduler,
+    )
+    scheduler.scheduler_config.long_prefill_token_threshold = threshold
+    for number, length in enumerate(lengths):
+        scheduler.add_request(
+            Request(
+                request_id=str(number),
+                prompt_token_ids=[100 * number + at for at in range(length)],
+                sampling_params=SamplingParams(max_tokens=3, ignore_eos=True),
+                pooling_params=None,
+                block_hasher=make_hasher(BLOCK),
+            )
+        )
+    chunks = scheduler.schedule().num_scheduled_tokens
+    assert tuple(chunks.get(str(number), 0) for number in range(len(lengths))) == first
