@@ -13,6 +13,7 @@ from functools import cache, partial
 from itertools import groupby, product
 from operator import itemgetter
 from pathlib import Path
+from statistics import fmean, geometric_mean
 
 import numpy as np
 from _record import Row
@@ -22,7 +23,7 @@ from _served_rows import GIB, Cases, Chosen, deployment, read
 from hits import MOONCAKE
 from hybrid_blocks.geometry.step_time import StepTime, step_time
 from hybrid_blocks.model import Model, load_model
-from hybrid_blocks.tools.plan import plan_natural
+from hybrid_blocks.tools.plan import plan_natural, plan_vllm
 from hybrid_blocks.tools.replay.cache import SharedCache, plan_cache, share_text
 from hybrid_blocks.tools.trace import Trace
 from loads import generate
@@ -47,7 +48,7 @@ SHARES = (0.05, 0.10, 0.20, 0.50, 1.0)
 CELLS = 2
 """Cells of a model and load; 20 are all pairs of `RUNNING` and `SHARES`."""
 ROOM = 2
-"""Requests of the longest length that fit into the least memory."""
+"""Requests of the longest length that fit into the least memory, in which vLLM starts."""
 
 
 def cases(chosen: Chosen) -> Cases:
@@ -74,6 +75,8 @@ def of_cell(  # noqa: PLR0917 - the parts of a cell's name
     plan = plan_natural(model, 64 * GIB, deployed)
     least = ROOM * plan.slabs(1, longest) * plan.slab_bytes
     memory = max(int(share * _everything(model, load, RUNNING[running], data)), least)
+    while not plan_vllm(model, memory, deployed).starts:
+        memory += memory // 16
     case = Case(model, memory, deployed, running, inside=True, fast=True)
     time = step_time(model, case.deployment)
     assert time is not None
@@ -165,13 +168,15 @@ def check(rows: list[Row]) -> Iterator[str]:
     """Name the cells in which the first token comes later than in the best of stock vLLM."""
     for natural, stock in _cells(rows):
         name = ", ".join(str(natural[key]) for key in CELL)
-        for figure in ("mean_ms", "p95_ms"):
+        for figure in FIGURES:
             ours, theirs = natural[figure], stock[figure]
             if ours > ALIKE * theirs:
                 yield f"{name}: {figure} {ours:.0f}, stock vLLM {theirs:.0f}"
 
 
 CELL = ("load", "model", "running", "share")
+FIGURES = ("mean_ms", "p95_ms")
+ALL = "all"
 ALIKE = 1.005
 """Times that differ by less are equal."""
 
@@ -185,3 +190,40 @@ def _cells(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
         stock = [row for row in found if row["side"] == Side.STOCK]
         if natural and stock:
             yield natural[-1], min(stock, key=itemgetter("mean_ms"))
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Write a table of loads and models: means over their cells, beside vLLM's best setting."""
+    cells = list(_cells(rows))
+    models = list(dict.fromkeys(natural["model"] for natural, _ in cells))
+    yield f"| first token: mean; p95 | {' | '.join(models)} | found | chunks a prompt |"
+    yield "|---" * (len(models) + 3) + "|"
+    loads = dict.fromkeys(natural["load"] for natural, _ in cells)
+    for load in (*loads, ALL):
+        of_load = [cell for cell in cells if load in (cell[0]["load"], ALL)]
+        ratios = (
+            _ratios([cell for cell in of_load if cell[0]["model"] == model]) for model in models
+        )
+        found = "; ".join(
+            f"{100 * fmean(it['hit_rate'] for it in side):.1f} %"
+            for side in zip(*of_load, strict=True)
+        )
+        chunks = "; ".join(
+            f"{fmean(it['chunks'] / it['requests'] for it in side):.2f}"
+            for side in zip(*of_load, strict=True)
+        )
+        yield f"| {load} | {' | '.join(ratios)} | {found} | {chunks} |"
+    kept = (
+        sum(ours[figure] <= ALIKE * theirs[figure] for ours, theirs in cells) for figure in FIGURES
+    )
+    yield f"no later in {' and '.join(map(str, kept))} of {len(cells)} cells: {_ratios(cells)}"
+
+
+def _ratios(cells: list[tuple[Row, Row]]) -> str:
+    """Return the geometric means of what is compared, over vLLM's."""
+    if not cells:
+        return ""
+    return "; ".join(
+        f"{geometric_mean(ours[figure] / theirs[figure] for ours, theirs in cells):.2f}"
+        for figure in FIGURES
+    )
