@@ -195,10 +195,9 @@ def _cells(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
 def table(rows: list[Row]) -> Iterator[str]:
     """Write a table of loads and models: means over their cells, beside vLLM's best setting."""
     cells = list(_cells(rows))
-    models = list(dict.fromkeys(natural["model"] for natural, _ in cells))
+    models, loads = (list(dict.fromkeys(row[part] for row in rows)) for part in ("model", "load"))
     yield f"| first token: mean; p95 | {' | '.join(models)} | found | chunks a prompt |"
     yield "|---" * (len(models) + 3) + "|"
-    loads = dict.fromkeys(natural["load"] for natural, _ in cells)
     for load in (*loads, ALL):
         of_load = [cell for cell in cells if load in (cell[0]["load"], ALL)]
         ratios = (
