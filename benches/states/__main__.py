@@ -17,6 +17,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
@@ -24,9 +25,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-MINUTES = 8
-SECONDS = {"bits": 170, "cost": 110, "convert": 60, "first-token": 140}
-"""The longest that each part takes; what is left of the eight minutes, if that is less."""
+PARTS = ("bits", "cost", "convert", "first-token")
 
 PATHS = [ROOT / "python", ROOT / "tests/vllm", ROOT / "benches/kernels", ROOT]
 WITHOUT_CARD = {
@@ -36,26 +35,32 @@ WITHOUT_CARD = {
 }
 
 
-def tasks(*, dry: bool) -> list[tuple[str, list[str], dict[str, str]]]:
-    """Return the processes of all parts: the part, a command and its variables."""
-    layers = [str(ROOT / "tests/vllm/state_layer_runs.py")]
-    few = ["minimax", "short_conv"] if dry else []
-    found = [
-        ("bits", [*layers, "--keep-on", *few], {"NUM_DRAFTS": str(drafts)}) for drafts in (0, 2)
+@dataclass(frozen=True)
+class Task:
+    """A process of a part, and the seconds after which it is ended on a card."""
+
+    part: str
+    command: list[str]
+    variables: dict[str, str]
+    seconds: float
+
+
+def tasks(*, dry: bool) -> list[Task]:
+    """Return the processes of all parts. On a card the first one compiles most kernels."""
+    layers = [str(ROOT / "tests/vllm/state_layer_runs.py"), "--keep-on"]
+    layers += ["minimax", "short_conv"] if dry else []
+    toys = ["--dry"] if dry else []
+    first = {"VLLM_TRITON_FORCE_FIRST_CONFIG": "1"}
+    return [
+        Task("bits", layers, first | {"NUM_DRAFTS": "0"}, 150),
+        Task("bits", layers, first | {"NUM_DRAFTS": "2"}, 60),
+        Task("cost", [str(HERE / "cost.py"), *toys], {}, 70),
+        Task("convert", [str(HERE / "convert.py"), *toys], {}, 40),
+        *(
+            Task("first-token", [str(HERE / "first_token.py"), *toys], {"HYBRID_BLOCKS": level}, 80)
+            for level in ("off", "natural")
+        ),
     ]
-    found += [
-        (part, [str(HERE / f"{part.replace('-', '_')}.py"), *(["--dry"] if dry else [])], {})
-        for part in ("cost", "convert")
-    ]
-    found += [
-        (
-            "first-token",
-            [str(HERE / "first_token.py"), *(["--dry"] if dry else [])],
-            {"HYBRID_BLOCKS": level},
-        )
-        for level in ("off", "natural")
-    ]
-    return found
 
 
 def run(command: list[str], variables: dict[str, str], seconds: float, *, dry: bool) -> Any:
@@ -115,15 +120,12 @@ def main(*, dry: bool, record_to: Path | None) -> int:
         record["device"] = torch.cuda.get_device_name()
         record["versions"] = environment.versions()
         record["state_before"] = environment.device_state()
-    record["parts"] = list(SECONDS)
-    for part, command, variables in tasks(dry=dry):
-        left = 60 * MINUTES - (monotonic() - begin)
-        limit = 1800.0 if dry else min(SECONDS[part], left)
-        found = (
-            run(command, variables, limit, dry=dry) if limit > 5 else {"error": "no time was left"}
-        )
-        record.setdefault(part, []).append(variables | found)
-        print(part, json.dumps(variables | found, indent=1), flush=True)
+    record["parts"] = PARTS
+    for task in tasks(dry=dry):
+        limit = 1800.0 if dry else task.seconds
+        found = task.variables | run(task.command, task.variables, limit, dry=dry)
+        record.setdefault(task.part, []).append(found)
+        print(task.part, json.dumps(found, indent=1), flush=True)
     path = record_to or ROOT / "benches/record" / (
         f"{moment:%Y-%m-%d}-states-{'-'.join(record['device'].lower().split())}.json"
     )

@@ -52,12 +52,13 @@ def serve(folder: Path) -> dict[str, Any]:
 
     # A checkout is no installed distribution, whose entry point vLLM would find.
     register()
-    options: dict[str, Any] = {"enforce_eager": True, "kv_cache_memory_bytes": 1 << 28}
+    options: dict[str, Any] = {"kv_cache_memory_bytes": 1 << 28}
     if not IS_DRY:
         options = {"gpu_memory_utilization": 0.5, "max_num_seqs": 64}
     llm = LLM(
         model=str(folder),
         load_format="dummy",
+        enforce_eager=True,
         skip_tokenizer_init=True,
         dtype="bfloat16",
         max_model_len=16384 if not IS_DRY else 1024,

@@ -39,14 +39,17 @@ class Run:
     farthest: float
 
 
-def run(model: Path, engines: list[dict[str, Any]]) -> tuple[list[Run], str]:
+def run(
+    model: Path, engines: list[dict[str, Any]], file: Path | None = None
+) -> tuple[list[Run], str]:
     """Answer the same prompts with an engine after another; return the log too.
 
     An engine has ``places``, the positions of checkpoints. They leave its forwards if ``inside``,
     and else its chunks happen to end there. ``alone`` asks prompt by prompt, and ``options`` are
-    those of ``LLM``.
+    those of ``LLM``. The states of the first engine stay in ``file``. If they are there already,
+    all engines are compared with those.
     """
-    task = {"model": str(model), "engines": engines}
+    task = {"model": str(model), "engines": engines, "file": str(file or "")}
     variables = environment("natural") | {"HYBRID_BLOCKS_CHECKPOINTS": "none"}
     found = answer_of(__file__, task, variables)
     return [Run(**one) for one in found["answers"]], found["log"]
@@ -125,11 +128,15 @@ def _main(task: dict[str, Any]) -> None:
     from vllm.platforms import current_platform  # noqa: PLC0415
 
     answers: list[dict[str, Any]] = []
-    first: dict[str, list[Any]] = {}
+    file = Path(task["file"]) if task["file"] else None
+    first: dict[str, list[Any]] = torch.load(file) if file and file.exists() else {}
     for engine in task["engines"]:
         torch.manual_seed(0)
         watch, tokens = _serve(Path(task["model"]), **engine)
-        first = first or watch.states
+        if not first:
+            first = watch.states
+            if file:
+                torch.save(first, file)
         pairs = [
             (one, other)
             for key, states in watch.states.items()

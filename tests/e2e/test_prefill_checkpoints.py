@@ -1,11 +1,15 @@
 """A forward leaves the states that chunks leave which end where the checkpoints are."""
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import models
 import pytest
+import rounds
 from prefill_checkpoints import Run, run
+from rounds import NGRAMS, Result, Round, prompt
+from traffic import PREFIX
 
 pytestmark = pytest.mark.full
 
@@ -54,3 +58,43 @@ def test_steps_of_several_prompts_leave_the_same_but_for_rounding(kind: str) -> 
     assert together.tokens == chunks.tokens
     assert 0 < in_chunks.num_states <= chunks.num_states
     assert in_chunks.farthest <= max(KINDS[kind], 0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_drafts_change_no_state_of_a_prompt(kind: str, tmp_path: Path) -> None:
+    """Each engine has a process: vLLM sets its kernels for drafts on a CPU up once in one."""
+    drafts: dict[str, Any] = {"speculative_config": NGRAMS}
+    engines = [
+        engine(inside=False, max_num_batched_tokens=65, enable_prefix_caching=False, **drafts),
+        engine(**drafts),
+    ]
+    file = tmp_path / "states"
+    chunks, inside = (run(models.build(kind), [one], file)[0][0] for one in engines)
+    assert inside.num_states == inside.num_equal == chunks.num_states > 0
+    # On a CPU, vLLM's convolution of Mamba-2 keeps the inputs of drafts that were wrong.
+    assert inside.tokens == chunks.tokens or kind == "granitemoehybrid"
+
+
+QUESTIONS = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
+
+
+def served(kind: str, forward: str) -> Result:
+    """Ask in turn, and again: places of checkpoints are the same, however states reach them."""
+    asked: list[Round] = [[prompt(text, logprobs=0)] for text in QUESTIONS * 2]
+    variables = {"HYBRID_BLOCKS_FORWARD": forward, "HYBRID_BLOCKS_CHECKPOINTS": "every:64"}
+    options = {"max_num_batched_tokens": 1024}
+    return rounds.run(
+        models.build(kind), "natural", asked, options, poison=True, variables=variables
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompts_find_what_forwards_left_as_if_chunks_had_ended_there(kind: str) -> None:
+    pieces, whole = (served(kind, forward) for forward in ("pieces", "whole"))
+    assert "forwards leave checkpoints of prompts after any token" in pieces.log
+    assert "HYBRID_BLOCKS_FORWARD=whole" in whole.log
+    assert pieces.cached == whole.cached
+    assert sum(pieces.cached) > 0
+    assert pieces.tokens == whole.tokens
+    assert pieces.counts["poisoned"] > 0
+    assert pieces.is_idle_clean
