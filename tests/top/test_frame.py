@@ -134,6 +134,20 @@ def test_figures_of_engines_are_added_unless_one_is_asked_for(tmp_path: Path) ->
     assert parse(both, 0.0, "2").engines == {"0", "1"}
 
 
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
+def test_a_figure_without_a_number_is_left_out(tmp_path: Path, value: str) -> None:
+    text = re.sub(
+        r"^(hybrid_blocks_\w+(?:\{.*\})?) \S+$",
+        rf"\1 {value}",
+        shown(tmp_path, "natural"),
+        flags=re.M,
+    )
+    assert value in text
+    drawn = frame(View(URL, None, parse(text, 0.0)), 80).plain
+    assert "nan" not in drawn
+    assert "inf" not in drawn
+
+
 @pytest.mark.parametrize("text", ["<html>no</html>", "a{b=", "hybrid_blocks_slabs{} many"])
 def test_what_is_no_text_of_prometheus_is_refused(text: str) -> None:
     with pytest.raises(GoneError, match="no text of Prometheus"):

@@ -99,7 +99,7 @@ class Change:
 
 
 def parse(text: str, at: float, engine: str | None = None) -> Reading:
-    """Read Prometheus's text; of ``engine`` alone, if one is named.
+    """Read Prometheus's text; of ``engine`` alone, if one is named. Samples without a number go.
 
     Raises:
         InvalidArgumentError: prometheus_client is missing.
@@ -116,7 +116,8 @@ def parse(text: str, at: float, engine: str | None = None) -> Reading:
     def samples() -> Iterator[Sample]:
         for family in text_string_to_metric_families(text):
             for found in family.samples:
-                yield Sample(found.name, found.labels, found.value)
+                if math.isfinite(found.value):
+                    yield Sample(found.name, found.labels, found.value)
 
     try:
         return Reading(at, samples(), engine)
