@@ -14,7 +14,6 @@ import multiprocessing
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,20 +24,19 @@ from pathlib import Path
 from typing import Any
 
 import _test_folders  # noqa: F401
-from cases import CARD, MEMORY, RUNNING, SIDES, Cell, Group, groups
+from cases import MEMORY, RUNNING, SIDES, Cell, Group, groups
 from clocks import CLOCKS
 
 RECORD = Path(__file__).parents[1] / "record"
 CHECK, SERVER = "check", "server"
-CHECKED = Group(CHECK, "H100-80GB", "LFM2-1.2B", SIDES, ())
+CHECKED = Group(CHECK, "LFM2-1.2B", SIDES, ())
 NUM_CHECKED = 200
 Row = dict[str, Any]
 _fork = multiprocessing.get_context("fork")
 
 
-def pose(card: str) -> None:
+def pose() -> None:
     """Import vLLM as on a card, so that engines are forks of this process."""
-    os.environ[CARD] = card
     import null_card  # noqa: PLC0415 - imports vLLM
 
     null_card.pose()
@@ -105,7 +103,7 @@ def measured(group: Group, options: argparse.Namespace) -> Iterator[Row]:
             for _, side in product(range(options.turns), engines):
                 found[side].append(engines[side](cell | {"seconds": options.seconds}))
             for side, rows in found.items():
-                about = {"part": group.part, "model": group.model, "card": group.card}
+                about = {"part": group.part, "model": group.model}
                 about |= {
                     "gib": group.gib,
                     "clock": "wall" if group.part == SERVER else options.clock,
@@ -123,24 +121,9 @@ def _median(values: list[float | None]) -> float | None:
     return float(f"{statistics.median(known):.4g}") if known else None
 
 
-def _of_card(card: str, options: argparse.Namespace) -> None:
-    """Measure the chosen groups of one card, in a process of its own."""
-    chosen = [
-        group
-        for group in groups(tuple(options.running))
-        if group.card == card and group.part in options.parts
-    ]
-    if {group.part for group in chosen} != {SERVER}:
-        pose(card)
-    for group in chosen:
-        for row in measured(group, options):
-            print(_line(row), flush=True)
-            keep(row, options.record)
-
-
 def check() -> None:
     """Serve some requests at each side, and print what came back as JSON."""
-    pose(CHECKED.card)
+    pose()
     for side in CHECKED.sides:
         with _forked(CHECKED, side, "virtual") as measure:
             print(json.dumps({"side": side, **measure({"step": "8", "count": NUM_CHECKED})}))
@@ -162,7 +145,7 @@ def keep(row: Row, path: Path) -> None:
 
 
 def _key(row: Row) -> list[Any]:
-    names = ("part", "model", "card", "gib", "clock", "side", "step", "running", "rate", "load")
+    names = ("part", "model", "gib", "clock", "side", "step", "running", "rate", "load")
     return [row.get(name) for name in names]
 
 
@@ -184,13 +167,13 @@ def main() -> None:
     if CHECK in options.parts:
         check()
         return
-    chosen = (it for it in groups(tuple(options.running)) if it.part in options.parts)
-    for card in dict.fromkeys(group.card for group in chosen):
-        process = _fork.Process(target=_of_card, args=(card, options))
-        process.start()
-        process.join()
-        if process.exitcode:
-            sys.exit(process.exitcode)
+    chosen = [it for it in groups(tuple(options.running)) if it.part in options.parts]
+    if {group.part for group in chosen} != {SERVER}:
+        pose()
+    for group in chosen:
+        for row in measured(group, options):
+            print(_line(row), flush=True)
+            keep(row, options.record)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,18 @@ SIDES = {
     "one call": {"HYBRID_BLOCKS": "manager"},
     "natural": {"HYBRID_BLOCKS": "natural"},
 }
-WHOLE = {"natural, whole": {"HYBRID_BLOCKS": "natural", "HYBRID_BLOCKS_FORWARD": "whole"}}
-"""Chunks of prompts end at checkpoints."""
+WHOLE = {"natural, whole": SIDES["natural"] | {"HYBRID_BLOCKS_FORWARD": "whole"}}
+"""Chunks of prompts end at checkpoints that save more than a step."""
+UNPRICED = {
+    "natural, whole, each checkpoint": WHOLE["natural, whole"]
+    | {"HYBRID_BLOCKS_CHECKPOINTS": "learned/step_tokens=1"}
+}
+"""The same for all checkpoints."""
 
 AMPLE_GIB = 400
 """Memory in which no request waits. Nothing of it is allocated."""
-CARD, STEP, MEMORY = "NULL_CARD", "NULL_CARD_STEP", "NULL_CARD_GIB"
-"""Variables: the card by the name that ``plan --gpu`` has for it; what a step takes; the cache."""
+STEP, MEMORY = "NULL_CARD_STEP", "NULL_CARD_GIB"
+"""Variables: what a step takes, and the size of the cache."""
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = (150, 250)
@@ -40,7 +45,6 @@ class Group:
     """Engines of one model in one memory, a side each, that take turns."""
 
     part: str
-    card: str
     model: str
     sides: dict[str, dict[str, str]]
     cells: tuple[Cell, ...]
@@ -49,27 +53,25 @@ class Group:
 
 def groups(running: tuple[int, ...]) -> Iterator[Group]:
     """Yield the groups of all parts."""
-    hybrid, card = "Qwen3.5-35B-A3B", "H100-80GB"
-    same = [{"step": step, "running": count} for step in STEPS for count in running]
-    arriving = [{"step": STEPS[0], "rate": rate} for rate in RATES]
-    yield Group("steps", card, hybrid, SIDES | WHOLE, (*same, *arriving))
-    for model, row, on in (
-        ("Qwen3.5-27B", "Qwen3.5-27B", card),
-        (hybrid, hybrid, card),
-        (hybrid, hybrid, "B200"),
-        ("Nemotron-3-Nano-30B-A3B", "Nemotron-3-Nano-30B-A3B-NVFP4", "B200"),
-        ("gpt-oss-20b", "gpt-oss-20b", "B200"),
-    ):
-        timed = tuple({"step": f"{row}/{on}/1", "running": count} for count in running)
-        yield Group("clock", on, model, SIDES, timed)
+    hybrid = "Qwen3.5-35B-A3B"
 
     def of(*sides: str) -> dict[str, dict[str, str]]:
         return {side: SIDES[side] for side in sides}
 
-    step = f"{hybrid}/{card}/1"
-    tools = {"step": step, "load": "tools", "requests": 200, "at_once": 16}
-    yield Group("load", card, hybrid, of("vLLM", "natural"), (tools,), gib=8.6)
-    full = {"step": f"{hybrid}/B200/1", "running": running[-1]}
-    yield Group("memory", "B200", hybrid, of("vLLM", "one call", "natural"), (full,), gib=24)
-    constant = tuple(cell for cell in same if cell["step"] == STEPS[0])
-    yield Group("server", card, hybrid, of("vLLM", "one call"), constant)
+    def timed(*rows: str) -> tuple[Cell, ...]:
+        return tuple({"step": row, "running": count} for row in rows for count in running)
+
+    arriving = [{"step": STEPS[0], "rate": rate} for rate in RATES]
+    yield Group("steps", hybrid, SIDES | WHOLE, (*timed(*STEPS), *arriving))
+    for model, rows in (
+        ("Nemotron-3-Nano-30B-A3B", ("Nemotron-3-Nano-30B-A3B-NVFP4/B200/1",)),
+        ("gpt-oss-20b", ("gpt-oss-20b/B200/1",)),
+        (hybrid, (f"{hybrid}/B200/1", f"{hybrid}/H100-80GB/1")),
+        ("Qwen3.5-27B", ("Qwen3.5-27B/H100-80GB/1",)),
+    ):
+        yield Group("clock", model, of("vLLM", "one call", "natural"), timed(*rows))
+    few = tuple({"step": step, "running": RUNNING[0]} for step in STEPS)
+    yield Group("checkpoint", hybrid, of("natural") | WHOLE | UNPRICED, few)
+    tools = {"step": f"{hybrid}/H100-80GB/1", "load": "tools", "requests": 200, "at_once": 16}
+    yield Group("load", hybrid, of("vLLM", "natural"), (tools,), gib=8.6)
+    yield Group("server", hybrid, of("vLLM", "one call"), timed(STEPS[0]))

@@ -1,12 +1,10 @@
-"""A process of vLLM on a null card: the card of the tests, with a worker that computes nothing."""
+"""A process of vLLM on a null card: the H100 of the tests, with a worker that computes nothing."""
 
-import os
 from contextlib import ExitStack
 from typing import Any
 
 import absent_operators  # noqa: F401 - before vLLM
 import fake_gpu
-from cases import CARD
 
 _posed = ExitStack()
 
@@ -22,8 +20,8 @@ class NullCard(fake_gpu.Card):
 
 
 def pose() -> None:
-    """Make this process's vLLM see the card that the environment names, as long as it lives."""
-    fake_gpu.pose(os.environ[CARD], NullCard)
+    """Make this process's vLLM see the card, for as long as it lives."""
+    fake_gpu.pose(platform=NullCard)
     from registry_oracle import inspect_in_this_process  # noqa: PLC0415 - imports models
 
     inspect_in_this_process()

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from cases import (
-    CARD,
     LONGEST,
     MEMORY,
     MOST_RUNNING,
@@ -46,7 +45,6 @@ def serving(group: Group, side: str, folder: Path) -> Iterator[Callable[[Cell], 
     fields = fields_of(group.model) | {"vocab_size": tokenizer.make().get_vocab_size()}
     (model / "config.json").write_text(json.dumps(fields))
     variables = group.sides[side] | {
-        CARD: group.card,
         MEMORY: str(group.gib),
         STEP: group.cells[0]["step"],
         "VLLM_USE_RUST_FRONTEND": "1",

@@ -160,7 +160,7 @@ def engine(folder: Path) -> None:
     most = max(row["running"] for row in clock)
     for shift, (side, color, label) in zip((-0.2, 0.2), sides, strict=True):
         speeds = {
-            f"{row['model']}\n{row['card']}": row["tokens_s"] / 1000
+            "\n".join(row["step"].split("/")[:2]): row["tokens_s"] / 1000
             for row in clock
             if (row["side"], row["running"]) == (side, most)
         }
