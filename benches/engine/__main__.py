@@ -43,24 +43,23 @@ def pose() -> None:
     import core  # noqa: F401, PLC0415
 
 
-def _engine(pipe: Any, group: Group, side: str, clock: str) -> None:
+def _engine(pipe: Any, group: Group, side: str) -> None:
     """Make an engine, and measure the cells that come through a pipe."""
     import core  # noqa: PLC0415 - after `pose`
 
     os.environ |= group.sides[side] | {MEMORY: str(group.gib)}
     with tempfile.TemporaryDirectory() as folder:
         engine = core.Engine(core.write_model(group.model, Path(folder)))
-    engine.worker.clock = CLOCKS[clock]()
     pipe.send(engine.about)
     while (cell := pipe.recv()) is not None:
         pipe.send(engine.measure(cell))
 
 
 @contextmanager
-def _forked(group: Group, side: str, clock: str) -> Iterator[Callable[[Cell], Row]]:
+def _forked(group: Group, side: str) -> Iterator[Callable[[Cell], Row]]:
     """Run an engine of a side in a fork of this process; yield what measures a cell there."""
     ours, theirs = _fork.Pipe()
-    process = _fork.Process(target=_engine, args=(theirs, group, side, clock))
+    process = _fork.Process(target=_engine, args=(theirs, group, side))
     process.start()
     theirs.close()
     print(f"{group.model}, {side}: {ours.recv()}", flush=True)
@@ -77,10 +76,10 @@ def _forked(group: Group, side: str, clock: str) -> Iterator[Callable[[Cell], Ro
 
 
 @contextmanager
-def _running(group: Group, side: str, clock: str) -> Iterator[Callable[[Cell], Row]]:
+def _running(group: Group, side: str) -> Iterator[Callable[[Cell], Row]]:
     """Run an engine, or a server; yield what measures a cell there."""
     if group.part != SERVER:
-        with _forked(group, side, clock) as measure:
+        with _forked(group, side) as measure:
             yield measure
         return
     import served  # noqa: PLC0415 - imports a tokenizer
@@ -95,21 +94,15 @@ def _running(group: Group, side: str, clock: str) -> Iterator[Callable[[Cell], R
 def measured(group: Group, options: argparse.Namespace) -> Iterator[Row]:
     """Measure the cells of a group, its sides in turns; yield the medians."""
     with ExitStack() as stack:
-        engines = {
-            side: stack.enter_context(_running(group, side, options.clock)) for side in group.sides
-        }
-        for cell in group.cells:
+        engines = {side: stack.enter_context(_running(group, side)) for side in group.sides}
+        clocks = ["wall"] if group.part == SERVER else options.clock
+        for cell in (it | {"clock": clock} for it in group.cells for clock in clocks):
             found: dict[str, list[Row]] = {side: [] for side in engines}
             for _, side in product(range(options.turns), engines):
                 found[side].append(engines[side](cell | {"seconds": options.seconds}))
             for side, rows in found.items():
-                about = {"part": group.part, "model": group.model}
-                about |= {
-                    "gib": group.gib,
-                    "clock": "wall" if group.part == SERVER else options.clock,
-                    "side": side,
-                    **cell,
-                }
+                about = {"part": group.part, "model": group.model, "gib": group.gib}
+                about |= {"side": side, **cell}
                 medians = {name: _median([row[name] for row in rows]) for name in rows[0]}
                 speeds = [row["tokens_s"] for row in rows]
                 spread = round(max(speeds) / min(speeds) - 1, 3)
@@ -125,8 +118,9 @@ def check() -> None:
     """Serve some requests at each side, and print what came back as JSON."""
     pose()
     for side in CHECKED.sides:
-        with _forked(CHECKED, side, "virtual") as measure:
-            print(json.dumps({"side": side, **measure({"step": "8", "count": NUM_CHECKED})}))
+        with _forked(CHECKED, side) as measure:
+            cell = {"step": "8", "count": NUM_CHECKED, "clock": "virtual"}
+            print(json.dumps({"side": side, **measure(cell)}))
 
 
 def keep(row: Row, path: Path) -> None:
@@ -160,7 +154,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each window")
     parser.add_argument("--running", type=int, nargs="+", default=RUNNING)
-    parser.add_argument("--clock", choices=CLOCKS, default="alone")
+    parser.add_argument("--clock", nargs="+", choices=CLOCKS, default=["alone"])
     path = RECORD / f"{datetime.now(UTC):%Y-%m-%d}-engine.json"
     parser.add_argument("--record", type=Path, default=path, help="file of the rows")
     options = parser.parse_args()

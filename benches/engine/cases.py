@@ -69,7 +69,7 @@ def groups(running: tuple[int, ...]) -> Iterator[Group]:
         (hybrid, (f"{hybrid}/B200/1", f"{hybrid}/H100-80GB/1")),
         ("Qwen3.5-27B", ("Qwen3.5-27B/H100-80GB/1",)),
     ):
-        yield Group("clock", model, of("vLLM", "one call", "natural"), timed(*rows))
+        yield Group("clock", model, of("vLLM", "one call"), timed(*rows))
     few = tuple({"step": step, "running": RUNNING[0]} for step in STEPS)
     yield Group("checkpoint", hybrid, of("natural") | WHOLE | UNPRICED, few)
     tools = {"step": f"{hybrid}/H100-80GB/1", "load": "tools", "requests": 200, "at_once": 16}

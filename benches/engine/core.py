@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from cases import LONGEST, MOST_RUNNING, OUTPUT_TOKENS, PROMPT_TOKENS, STEP_TOKENS, Cell
-from clocks import Clock
+from clocks import CLOCKS, Clock
 from hybrid_blocks.tools.trace import Trace
 from loads import generate
 from null_worker import milliseconds
@@ -221,6 +221,7 @@ class Engine:
     def measure(self, cell: Cell) -> Row:
         """Measure a cell, or count what comes back of it."""
         self.worker.milliseconds = milliseconds(cell["step"])
+        self.worker.clock, self.worker.free_at = CLOCKS[cell["clock"]](), 0.0
         if "count" in cell:
             return self.counted(cell["count"])
         if "load" in cell:
