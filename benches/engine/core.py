@@ -139,26 +139,27 @@ class Engine:
 
     def closed(self, running: int, seconds: float) -> Row:
         """Keep ``running`` requests in the engine; measure once they are of all ages."""
+        draw = Random(running)
         for _ in range(running):
-            self._add_fresh(self._draw.randint(1, OUTPUT_TOKENS[1]), self.clock.now())
+            self._add_fresh(draw.randint(1, OUTPUT_TOKENS[1]), self.clock.now())
 
         def go_on(until: float, finished: float = float("inf")) -> None:
             while self.clock.now() < until and self.finished < finished:
                 for _ in self.step():
-                    self._add_fresh(self._draw.randint(*OUTPUT_TOKENS), self.clock.now())
+                    self._add_fresh(draw.randint(*OUTPUT_TOKENS), self.clock.now())
 
         return self._measured(seconds, running / 8, go_on)
 
     def open(self, rate: float, seconds: float) -> Row:
         """Let ``rate`` requests arrive in a second, at random times; measure after a while."""
-        due = self.clock.now()
+        draw, due = Random(int(rate)), self.clock.now()
 
         def go_on(until: float, finished: float = float("inf")) -> None:
             nonlocal due
             while self.clock.now() < until and self.finished < finished:
                 while due <= self.clock.now():
-                    self._add_fresh(self._draw.randint(*OUTPUT_TOKENS), due)
-                    due += self._draw.expovariate(rate)
+                    self._add_fresh(draw.randint(*OUTPUT_TOKENS), due)
+                    due += draw.expovariate(rate)
                 if self._live:
                     self.step()
                 else:
