@@ -48,6 +48,7 @@ def _engine(pipe: Any, group: Group, side: str) -> None:
     import core  # noqa: PLC0415 - after `pose`
 
     os.environ |= group.sides[side] | {MEMORY: str(group.gib)}
+    os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"  # some fields leave the length out
     with tempfile.TemporaryDirectory() as folder:
         engine = core.Engine(core.write_model(group.model, Path(folder)))
     pipe.send(engine.about)

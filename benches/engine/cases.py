@@ -33,7 +33,7 @@ LONGEST = 16_384
 RUNNING = (64, 256, 512, 1024)
 STEPS = ("8", "15", "30")
 """Milliseconds of a step."""
-RATES = (80, 160, 320)
+RATES = (80, 160)
 """Requests that arrive in a second."""
 
 Cell = dict[str, Any]
