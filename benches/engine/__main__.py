@@ -152,6 +152,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parts = list(dict.fromkeys(group.part for group in groups(RUNNING)))
     parser.add_argument("parts", nargs="*", choices=[*parts, CHECK], default=parts)
+    parser.add_argument("--models", nargs="+", help="of the chosen parts")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each window")
     parser.add_argument("--running", type=int, nargs="+", default=RUNNING)
@@ -162,7 +163,11 @@ def main() -> None:
     if CHECK in options.parts:
         check()
         return
-    chosen = [it for it in groups(tuple(options.running)) if it.part in options.parts]
+    chosen = [
+        group
+        for group in groups(tuple(options.running))
+        if group.part in options.parts and group.model in (options.models or [group.model])
+    ]
     if {group.part for group in chosen} != {SERVER}:
         pose()
     for group in chosen:

@@ -71,7 +71,7 @@ def groups(running: tuple[int, ...]) -> Iterator[Group]:
     ):
         yield Group("clock", model, of("vLLM", "one call"), timed(*rows))
     few = tuple({"step": step, "running": RUNNING[0]} for step in STEPS)
-    yield Group("checkpoint", hybrid, of("natural") | WHOLE | UNPRICED, few)
+    yield Group("checkpoint", hybrid, UNPRICED, few)
     tools = {"step": f"{hybrid}/H100-80GB/1", "load": "tools", "requests": 200, "at_once": 16}
     yield Group("load", hybrid, of("vLLM", "natural"), (tools,), gib=8.6)
     yield Group("server", hybrid, of("vLLM", "one call"), timed(STEPS[0]))

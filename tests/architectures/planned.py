@@ -73,6 +73,7 @@ WITHOUT: dict[str, dict[str, object]] = {"Qwen3.8-Flash-Next": {"ple_layer_ids":
 
 ARCHITECTURES = {
     "falcon_h1": "FalconH1ForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
     "granitemoehybrid": "GraniteMoeHybridForCausalLM",
     "jamba": "JambaForCausalLM",
     "kimi_k3": "KimiK3ForConditionalGeneration",
