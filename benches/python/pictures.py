@@ -171,7 +171,7 @@ def engine(folder: Path) -> None:
     cards.set_yticks([])
     cards.spines["left"].set_visible(False)
     cards.set_title(f"The same by measured kernels, {most:,} running", loc="left", fontsize=10)
-    cards.legend(frameon=False, fontsize=8, loc="upper left")
+    cards.legend(frameon=False, fontsize=8, loc="upper right")
     for axes in (steps, cards):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(folder / "engine.svg", metadata={"Date": None})
