@@ -255,3 +255,10 @@ def test_a_model_of_states_alone_is_planned_without_pools_of_sglang() -> None:
     report = make_report(Plan(from_config(fields, "m"), 2**30, Deployment(max_model_len=4096)))
     assert report.sglang is None
     assert "no attention" in str(report.sglang_refusal)
+
+
+def test_an_empty_pattern_takes_no_time_however_often_it_repeats(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    path.write_text(json.dumps({"layers": [{"pattern": [], "repeat": 2**62}]}))
+    with pytest.raises(PlanError, match="no layer keeps a cache"):
+        load_layers(str(path))

@@ -58,7 +58,11 @@ def decode(text: bytes, source: str) -> Model:
             "lower repeat"
         )
     entries = [
-        entry for run in description.layers for _ in range(run.repeat) for entry in run.pattern
+        entry
+        for run in description.layers
+        if run.pattern
+        for _ in range(run.repeat)
+        for entry in run.pattern
     ]
     layers = tuple(
         Layer(depth, cache)
