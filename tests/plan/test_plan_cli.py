@@ -249,7 +249,7 @@ def test_a_size_that_no_layer_has_is_refused(
     path.write_text(f'{{"layers": [{{"pattern": [[{{{pattern}}}]]}}], "draft": [{{{draft}}}]}}')
     code, _, error = _run("--layers", str(path), "--memory", "1GiB")
     assert code == 2
-    assert f"{complaint}; it is 1 or more" in error
+    assert f"{complaint}; it is 1 to 2,147,483,647" in error
 
 
 def test_a_trace_gives_the_lengths(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from hybrid_blocks.errors import PlanError
-from hybrid_blocks.model.config import MAX_LAYERS
+from hybrid_blocks.model.config import MAX_LAYERS, MAX_SIZE
 from hybrid_blocks.model.layer import Cache
 from hybrid_blocks.model.model import Layer, Model
 
@@ -74,9 +74,11 @@ def decode(text: bytes, source: str) -> Model:
         raise PlanError(f"{source}: no layer keeps a cache; the form is {EXAMPLE}")
     for cache in {layer.cache for layer in layers} | set(description.draft):
         for name, value in msgspec.structs.asdict(cache).items():
-            if type(value) is int and value < 1:
+            if type(value) is int and not 1 <= value <= MAX_SIZE:
                 kind = cache.__struct_config__.tag
-                raise PlanError(f"{source}: {name} of a {kind} layer is {value}; it is 1 or more")
+                raise PlanError(
+                    f"{source}: {name} of a {kind} layer is {value}; it is 1 to {MAX_SIZE:,}"
+                )
     return Model(
         name=description.name or source,
         model_type=DESCRIBED,
