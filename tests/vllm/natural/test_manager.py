@@ -9,7 +9,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.metrics import ENDS
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler, scheduler_over
 from hybrid_blocks.vllm import check
-from hybrid_blocks.vllm.level import CHECKPOINTS, Level
+from hybrid_blocks.vllm.level import CHECKPOINTS, EVENTS, Level
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.scheduler.one_call import AsyncScheduler as BatchedScheduler
 from vllm.config import KVEventsConfig
@@ -305,7 +305,11 @@ def test_a_session_goes_on_from_what_its_own_tokens_wrote(
     assert engine.manager.block_pool.get_num_free_blocks() == 39
 
 
-def test_a_hit_is_reported_to_those_who_ask_for_all_of_it() -> None:
+@pytest.mark.parametrize("mode", ["all", "usable"])
+def test_a_hit_is_reported_to_those_who_ask_for_all_of_it(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EVENTS, mode)
     engine = engine_of(40, events=True)
     prompt = list(range(100))
     engine.add(prompt, 2)

@@ -44,6 +44,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     """States that got a key, once for each connector that stores them."""
     _give_up: tuple[Callable[[], None], ...] = ()
     _more_samples: tuple[Callable[[], list[Sample]], ...] = ()
+    _reports: tuple[KVCacheEvent, ...] = ()
+    """Events of hits since the events were last taken."""
 
     @classmethod
     def unsupported_reason(cls, kv_cache_config: KVCacheConfig, **kwargs: Any) -> str | None:
@@ -171,7 +173,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
     def take_events(self) -> list[KVCacheEvent]:
         """Return the KV-cache events since the last call, as the environment asks for them."""
         plain = super().take_events()
-        return plain if self._usable_events is None else self._usable_events.turn(plain)
+        reports, self._reports = self._reports, ()
+        return plain if self._usable_events is None else self._usable_events.turn(plain, reports)
 
     @property
     def has_states(self) -> bool:
@@ -214,6 +217,7 @@ class NaturalKVCacheManager(NativeKVCacheManager):
         if not self.enable_kv_cache_events:
             return
         managers = self.coordinator.single_type_managers
+        num_plain = len(pool.kv_event_queue)
         for number, (manager, found) in enumerate(zip(managers, blocks.blocks, strict=True)):
             if not found:
                 continue
@@ -221,6 +225,8 @@ class NaturalKVCacheManager(NativeKVCacheManager):
                 pool.kv_event_queue.append(events.stored_tail(pool, request, number, num_tokens))
             else:
                 pool.emit_cached_block_events(request, len(found), manager.block_size, number)
+        if self._usable_events is not None:
+            self._reports += tuple(pool.kv_event_queue[num_plain:])
 
     @cached_property
     def _pool_names(self) -> tuple[str, ...]:

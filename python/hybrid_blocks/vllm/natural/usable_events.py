@@ -76,9 +76,15 @@ class UsableEvents:
         """How many hashes are known: all of them are cached in some group."""
         return len(self._blocks)
 
-    def turn(self, events: Iterable[KVCacheEvent]) -> list[KVCacheEvent]:
-        """Return the events to publish instead of ``events``."""
+    def turn(
+        self, events: Iterable[KVCacheEvent], reports: Iterable[KVCacheEvent] = ()
+    ) -> list[KVCacheEvent]:
+        """Return the events to publish instead of ``events``.
+
+        ``reports`` are the events among them that repeat the blocks of a hit, and are passed on.
+        """
         out: list[KVCacheEvent] = []
+        reported = set(map(id, reports))
         for event in events:
             group: Any = getattr(event, "group_idx", None)
             if isinstance(event, AllBlocksCleared):
@@ -88,7 +94,9 @@ class UsableEvents:
                 out.append(event)
             if isinstance(event, BlockStored):
                 if group in self._full:
-                    self._store_attention(event, group, out)
+                    again = self._store_attention(event, group, out)
+                    # A second block of the same content would be stored twice and removed once.
+                    out += again if id(event) in reported else ()
                 else:
                     for key in event.block_hashes:
                         self._store(self._block(key), group, out)
@@ -109,7 +117,10 @@ class UsableEvents:
     def _children_of(self, block: _Block) -> list[_Block]:
         return list(self._children.get(block.key, {}).values())
 
-    def _store_attention(self, event: BlockStored, group: int, out: list[KVCacheEvent]) -> None:
+    def _store_attention(
+        self, event: BlockStored, group: int, out: list[KVCacheEvent]
+    ) -> list[BlockStored]:
+        """Note what is stored; return the events of blocks that are published already."""
         again = []
         for one in _split(event):
             block = self._block(one.block_hashes[0])
@@ -124,7 +135,7 @@ class UsableEvents:
                 again.append(one)
             elif not block.is_attached and block.attention.keys() == self._full:
                 self._attach(block, out)
-        out += _joined(again)
+        return _joined(again)
 
     def _store(self, block: _Block, group: int, out: list[KVCacheEvent]) -> None:
         if group in self._states:
