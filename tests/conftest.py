@@ -61,7 +61,7 @@ collect_ignore = [] if computes_on_cpu() else NEED_CPU_OPERATORS
 # torch is missing. A single test of another file that needs vLLM or torch is marked `vllm`.
 TESTS = Path(__file__).parent
 NEED_VLLM = [
-    *("e2e", "kernels", "vllm"),
+    *("e2e", "kernels", "router", "vllm"),
     "architectures/test_record_equals_vllm.py",
     "hash/test_against_vllm.py",
     "offload/test_apart.py",
