@@ -361,9 +361,9 @@ STAGED = [(mix, stages) for mix in INSIDE for stages in ((1,) if MIXES[mix].num_
 def test_states_kept_inside_chunks_are_right_for_100_000_steps(
     mix: str, is_one_call: bool, is_async: bool, num_stages: int
 ) -> None:
-    options = {"is_async": is_async, "is_one_call": is_one_call, "num_stages": num_stages}
+    options = {"is_one_call": is_one_call, "num_stages": num_stages}
     num_steps = -(-100_000 // (4 * len(STAGED)))
-    engine = live(MIXES[mix], Level.NATURAL, 13, num_steps, **options)
+    engine = live(MIXES[mix], Level.NATURAL, 13, num_steps, is_async=is_async, **options)
     assert engine.worker.num_checkpoints > num_steps // 10
     assert engine.num_cached_tokens > 0
     print(num_steps, engine.num_finished, engine.num_preemptions, engine.worker.num_checkpoints)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -105,7 +106,7 @@ def run(
             sharing = measure_sharing(trace, cache.geometry.hash_block_size)
             progress.update(measuring, completed=1)
             tasks = _Tasks(progress, len(trace))
-            how = {"sharing": sharing, "with_film": with_film, "on_progress": tasks}
+            how: dict[str, Any] = {"sharing": sharing, "with_film": with_film, "on_progress": tasks}
             if config.targets is None:
                 runs = without_worse_settings(compare(trace, cache, variants, config, **how))
             else:
