@@ -17,13 +17,13 @@ from hybrid_blocks.tools.cli.replay_asked import (
     default_managers,
     planned_cache,
     read_asked,
+    record_or_card,
     timed_config,
     warn_of_defaults,
 )
 from hybrid_blocks.tools.cli.replay_run import generate_requests, read_requests, run
 from hybrid_blocks.tools.cli.replay_show import Files, show_replay
 from hybrid_blocks.tools.plan import Deployment
-from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName
 from hybrid_blocks.tools.replay.times import read_rate
 from hybrid_blocks.tools.trace import AUTO, FORMATS, WORKLOADS, OnError
@@ -175,7 +175,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = None,
 ) -> None:
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
-    given = Given(context)
     try:
         asked = read_asked(
             manager or default_managers(is_timed=clock is not None),
@@ -186,7 +185,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             host=host,
             is_timed=clock is not None,
         )
-        check_options(given, asked.managers, asked.placements, workload)
+        check_options(Given(context), asked.managers, asked.placements, workload)
         refuse_same_file(trace=trace, json=json, html=html)
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
@@ -194,8 +193,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             watermark=watermark,
             reject_too_large=on_error == "skip",
         )
-        record = Path(clock) if clock is not None and Path(clock).is_file() else None
-        card = gpu if clock is None or record is not None else clock
+        record, card = record_or_card(clock, gpu)
         deployment = Deployment(
             tp=tp,
             kv_cache_dtype=kv_cache_dtype,
@@ -203,7 +201,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
             in_flight_batches=1,
-            card=None if card is None else parse_cards(card).kind,
+            card=card,
         )
         cache = None
         if num_blocks is None:
@@ -224,6 +222,6 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         )
         files = Files(json, html, context)
         show_replay(requests, cache, results, runs, files, is_saturated=saturate, whole=whole)
-        warn_of_defaults(given, memory)
+        warn_of_defaults(Given(context), memory)
     except (HybridBlocksError, PlanError, OSError) as error:
         fail(error)

@@ -15,6 +15,7 @@ from hybrid_blocks.tools.cli.options import Given, drafted, each_once
 from hybrid_blocks.tools.cli.output import warn
 from hybrid_blocks.tools.doctor.environment import allow_no_gpu, has_vllm, need_vllm
 from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.plan.report.report import check_block_size
 from hybrid_blocks.tools.replay import (
     Cache,
@@ -206,6 +207,13 @@ def planned_cache(
     deployment = msgspec.structs.replace(deployment, num_speculative_tokens=drafts)
     check_block_size(deployment)
     return plan_cache(planned, parse_memory(memory), deployment)
+
+
+def record_or_card(clock: str | None, gpu: str | None) -> tuple[Path | None, str | None]:
+    """Return what ``--clock`` names if it is recorded traffic, and the kind of the planned card."""
+    record = Path(clock) if clock is not None and Path(clock).is_file() else None
+    card = gpu if clock is None or record is not None else clock
+    return record, None if card is None else parse_cards(card).kind
 
 
 def timed_config(
