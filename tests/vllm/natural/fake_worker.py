@@ -173,7 +173,8 @@ class FakeWorker:
             self.rows.pop(id_, None)
         plain, converting, checkpoints = split(output.kv_cache_block_copies or [])
         copies = np.array(plain, dtype=np.int64).reshape(-1, 2)
-        self._poison(copies[:, 0], {self.memory.source_unit(copy) for copy in converting})
+        kept = {self.memory.source_unit(copy) for copy in converting}
+        self._poison(copies[:, 0], kept | self._units_of_preempted(output))
         self._update_rows(output)
         self._zero(np.array(output.new_block_ids_to_zero or [], dtype=np.int64))
         self._copy(copies)
@@ -207,9 +208,18 @@ class FakeWorker:
 
     # --- before the forward pass --------------------------------------------
 
-    def _poison(self, sources: Ids, converted: set[int]) -> None:
+    def _units_of_preempted(self, output: SchedulerOutput) -> set[int]:
+        """Return the units of states whose requests this step preempts; the step may copy them."""
+        rows = [self.rows[id_] for id_ in output.preempted_req_ids or () if id_ in self.rows]
+        units = set[int]()
+        for group in self.states:
+            ids = np.array([id_ for row in rows for id_ in row.tables[group]], dtype=np.int64)
+            units.update(self.memory.layouts[group].unit_and_cell(ids)[0].tolist())
+        return units
+
+    def _poison(self, sources: Ids, kept: set[int]) -> None:
         # The scheduler names a conversion once. From then on no request owns the state it left.
-        free = set(self._unowned()) - converted
+        free = set(self._unowned()) - kept
         freed = free & set(sources.tolist())
         if freed and isinstance(self._config, NaturalKVCacheConfig):
             raise CorruptedError(f"units {sorted(freed)} are free and still to be copied from")

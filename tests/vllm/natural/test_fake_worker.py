@@ -374,7 +374,7 @@ def test_states_kept_inside_chunks_are_right_for_100_000_steps(
 def test_lives_with_states_kept_inside_chunks_see_hits_and_preemptions(
     mix: str, is_async: bool
 ) -> None:
-    engine = live(MIXES[mix], Level.NATURAL, 4, 400, is_async=is_async)
+    engine = live(MIXES[mix], Level.NATURAL, 4, 600, is_async=is_async)
     assert engine.num_cached_tokens > 0
     assert engine.num_preemptions > 0
     assert engine.worker.num_checkpoints > 20
