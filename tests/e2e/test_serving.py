@@ -239,7 +239,7 @@ def test_a_replay_of_the_file_finds_what_the_engine_found(
     _, one = records
     kind, level = case
     # A replay reserves room for what is admitted, which this server does not at level natural. So a
-    # checkpoint of the crowd may find room in one alone.
+    # checkpoint of the crowd may find room in one alone, and prices what later prompts leave.
     phases = [phase for phase in PROMPTS if phase != "pressed" or not is_natural(level)]
     num_crowd = len(PROMPTS["crowd"]) if is_natural(level) else 0
     found = [answer.cached_tokens for phase in phases for answer in getattr(one, phase)]
@@ -253,5 +253,5 @@ def test_a_replay_of_the_file_finds_what_the_engine_found(
     )
     in_turn = len(found) - num_crowd
     assert hits[:in_turn] == found[:in_turn]
-    assert sum(map(ne, hits, found)) <= 0.01 * num_crowd
+    assert sum(map(ne, hits, found)) <= 0.1 * num_crowd
     assert sum(found) > 0
