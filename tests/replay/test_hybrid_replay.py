@@ -119,7 +119,7 @@ def test_at_full_load_hardly_a_reserved_byte_is_not_needed(
 
 def test_short_answers_leave_little_of_the_memory_to_blocks_beside_live_ones() -> None:
     result = run(code(), made("Qwen3.5-27B", 24))
-    assert result.full_load_steps > 10
+    assert result.full_load_steps > 20
     assert result.memory_efficiency is not None
     assert result.reserved_for is not None
     assert result.memory_efficiency >= 0.97
@@ -210,7 +210,7 @@ def test_checkpoints_in_fewer_bytes_stay_until_their_conversations_come_back() -
         for kept in ("full", "bf16", "int8")
     ]
     assert hits[1] > 2 * hits[0] > 0
-    assert hits[2] > 3 * hits[0]
+    assert hits[2] > 4 * hits[0]
 
 
 @pytest.mark.vllm
