@@ -1,6 +1,6 @@
 """First tokens of a small hybrid with random weights, at the level that the environment names.
 
-Conversations take turns, a few at a time. Each turn sends all that was said and answered before.
+Conversations take turns, a few at a time. A prompt repeats all earlier turns and answers.
 """
 
 import json

@@ -94,9 +94,7 @@ class UsableEvents:
                 out.append(event)
             if isinstance(event, BlockStored):
                 if group in self._full:
-                    again = self._store_attention(event, group, out)
-                    # A second block of the same content would be stored twice and removed once.
-                    out += again if id(event) in reported else ()
+                    self._store_attention(event, group, out, repeats=id(event) in reported)
                 else:
                     for key in event.block_hashes:
                         self._store(self._block(key), group, out)
@@ -118,9 +116,12 @@ class UsableEvents:
         return list(self._children.get(block.key, {}).values())
 
     def _store_attention(
-        self, event: BlockStored, group: int, out: list[KVCacheEvent]
-    ) -> list[BlockStored]:
-        """Note what is stored; return the events of blocks that are published already."""
+        self, event: BlockStored, group: int, out: list[KVCacheEvent], *, repeats: bool
+    ) -> None:
+        """Note what is stored. Blocks that are published already are named again if it ``repeats``.
+
+        Otherwise a second block of the same content would be stored twice and removed once.
+        """
         again = []
         for one in _split(event):
             block = self._block(one.block_hashes[0])
@@ -135,7 +136,8 @@ class UsableEvents:
                 again.append(one)
             elif not block.is_attached and block.attention.keys() == self._full:
                 self._attach(block, out)
-        return _joined(again)
+        if repeats:
+            out += _joined(again)
 
     def _store(self, block: _Block, group: int, out: list[KVCacheEvent]) -> None:
         if group in self._states:

@@ -46,7 +46,7 @@ def vllm_settings(model: Model, deployment: Deployment) -> list[VllmOptions]:
 
     A unit divides a block of the model, and is smaller.
     """
-    planned = msgspec.structs.replace(deployment, block_size=None)
+    planned = _with_vllms_blocks(deployment)
     block = align.block_size(model, planned.rank(model), planned)
     units = [unit for unit in _UNITS if block > unit and block % unit == 0]
     found = [
@@ -57,6 +57,11 @@ def vllm_settings(model: Model, deployment: Deployment) -> list[VllmOptions]:
     return [*found, VllmOptions(retention=_INTERVAL)]
 
 
+def _with_vllms_blocks(deployment: Deployment) -> Deployment:
+    """Let vLLM choose its blocks, whatever ``--block-size`` is."""
+    return msgspec.structs.replace(deployment, block_size=None)
+
+
 def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmReplayAdapter":
     """Make vLLM's manager; its blocks are those that vLLM chooses, whatever ``--block-size`` is."""
     if cache.model is None or cache.deployment is None:
@@ -65,7 +70,7 @@ def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "Vllm
         from hybrid_blocks.tools.replay.managers.vllm_adapter import VllmReplayAdapter  # noqa: PLC0415
     except ImportError as error:
         raise ReplayError(f"--manager vllm needs vLLM 0.33: {error}") from error
-    deployment = msgspec.structs.replace(cache.deployment, block_size=None)
+    deployment = _with_vllms_blocks(cache.deployment)
     try:
         plan = plan_vllm(cache.model, cache.memory_bytes, deployment)
     except PlanError as error:
