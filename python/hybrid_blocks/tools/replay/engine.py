@@ -348,8 +348,11 @@ class VirtualEngine:
 
     def _refuse(self) -> None:
         self._is_refused = True
-        under_way = bool((self._batch.known - self._batch.computed > 1).any())
-        self._live_when_refused = () if under_way else self._manager.num_live_blocks
+        self._live_when_refused = () if self._computes_prompts() else self._manager.num_live_blocks
+
+    def _computes_prompts(self) -> bool:
+        """Return whether a running request has more to compute than its next token."""
+        return bool((self._batch.known - self._batch.computed > 1).any())
 
     def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
         left = state.known - matched
@@ -361,7 +364,7 @@ class VirtualEngine:
     def _starts_later(self, left: int, budget: int) -> bool:
         """Return whether a prompt leaves the rest of the budget, which cuts it, to those before."""
         is_cut = left > budget and needs_more(left, budget, self.config.max_num_batched_tokens)
-        return is_cut and bool((self._batch.known - self._batch.computed > 1).any())
+        return is_cut and self._computes_prompts()
 
     def _allocate(self, state: Pending, chunk: int) -> bool:
         handles, chunks = np.array([state.handle]), np.array([chunk], dtype=np.int32)
