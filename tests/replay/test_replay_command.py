@@ -193,9 +193,9 @@ def test_the_best_of_vllms_settings_stands_beside_its_default_where_it_finds_mor
     tmp_path: Path, trace: Path
 ) -> None:
     best = ("--manager", "vllm", "--retention", "best")
-    tools = ("--workload", "tools", "--limit", "30", "--max-num-seqs", "2", *best)
     cache = ("--model", "Granite-4.0-H-Tiny", "--memory", "8GiB")
-    default, found = figures(tmp_path, *tools, *cache)
+    tools = ("--workload", "tools", "--limit", "30", "--max-num-seqs", "2", *best, *cache)
+    default, found = figures(tmp_path, *tools)
     assert (default["variant"], found["variant"]) == ("vllm default", "vllm dense by 16")
     assert found["hit_tokens"] > default["hit_tokens"] > 0
     assert "vLLM (dense by 16)" in answer("--manager", "rust", *tools)[0]

@@ -219,13 +219,13 @@ class FakeWorker:
 
     def _poison(self, sources: Ids, kept: set[int]) -> None:
         # The scheduler names a conversion once. From then on no request owns the state it left.
-        free = set(self._unowned()) - kept
+        free = set(self._unowned())
         freed = free & set(sources.tolist())
-        if freed and isinstance(self._config, NaturalKVCacheConfig):
-            raise CorruptedError(f"units {sorted(freed)} are free and still to be copied from")
+        if freed - kept and isinstance(self._config, NaturalKVCacheConfig):
+            raise CorruptedError(f"units {sorted(freed - kept)} are free and to be copied from")
         # vLLM frees a source with its request. No other has it before the step has run.
         self.num_freed_sources += len(freed)
-        self.memory.fill(np.array(sorted(free - freed), dtype=np.int64), NOT_A_NUMBER)
+        self.memory.fill(np.array(sorted(free - freed - kept), dtype=np.int64), NOT_A_NUMBER)
 
     def _update_rows(self, output: SchedulerOutput) -> None:
         for new in output.scheduled_new_reqs:
