@@ -14,16 +14,11 @@ from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.cli.replay_asked import timed_config
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName, ReplayError, block_cache, replay
 from hybrid_blocks.tools.replay.cache import model_cache
+from hybrid_blocks.tools.replay.config import Target
 from hybrid_blocks.tools.replay.managers import VllmOptions
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.replay.timed import timed
-from hybrid_blocks.tools.replay.times import (
-    MOST_STEPS,
-    Target,
-    highest_step,
-    rate_of,
-    read_rate,
-)
+from hybrid_blocks.tools.replay.times import MOST_STEPS, highest_step, rate_of, read_rate
 from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from typer.testing import CliRunner

@@ -27,10 +27,10 @@ from hybrid_blocks.tools.replay import (
     read_num_blocks,
 )
 from hybrid_blocks.tools.replay.cache import plan_cache, read_shares, share_text
+from hybrid_blocks.tools.replay.config import Target
 from hybrid_blocks.tools.replay.fit import fit
 from hybrid_blocks.tools.replay.managers import vllm_settings
 from hybrid_blocks.tools.replay.run import Variant, make_variants
-from hybrid_blocks.tools.replay.times import Target
 from hybrid_blocks.tools.trace import SEATS, Trace
 from hybrid_blocks.tools.trace.lines import LineReader
 from hybrid_blocks.tools.trace.recorded import parse

@@ -1,13 +1,16 @@
 """Limits of the engine, its clock, and the errors of a replay."""
 
+import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Final, Self
+
+import msgspec
 
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.step_time import StepTime, record
+from hybrid_blocks.tools.replay.counters import KINDS
 
-if TYPE_CHECKING:
-    from hybrid_blocks.tools.replay.times import Target
+_TARGET: Final = re.compile(rf"({'|'.join(KINDS)})_p(\d\d?)<(\d+(?:\.\d+)?)(ms|s)")
 
 
 class ReplayError(HybridBlocksError, ValueError):
@@ -24,6 +27,29 @@ class RefusedRequestError(ReplayError):
     def __init__(self, request: int, message: str) -> None:
         super().__init__(message)
         self.request = request
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A time that a share of requests, ``percentile``, may take at most; ``kind`` as in `KINDS`."""
+
+    text: str
+    kind: str
+    percentile: int
+    seconds: float
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Read ``ttft_p95<1s``.
+
+        Raises:
+            ReplayError: another form.
+
+        """
+        if (match := _TARGET.fullmatch(text.replace(" ", ""))) is None:
+            raise ReplayError(f"--slo {text!r}: write targets such as ttft_p95<1s,tpot_p50<40ms")
+        kind, percentile, number, unit = match.groups()
+        seconds = float(number) / (1e3 if unit == "ms" else 1)
+        return cls(text=match[0], kind=kind, percentile=int(percentile), seconds=seconds)
 
 
 def default_clock() -> StepTime:
@@ -58,7 +84,7 @@ class EngineConfig:
     reject_too_large: bool = False
     step_time: StepTime = field(default_factory=default_clock)
     prefill_checkpoint_alignment: int | None = 1
-    targets: "tuple[Target, ...] | None" = None
+    targets: tuple[Target, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 import numpy as np
 
-from hybrid_blocks.tools.replay.config import ReplayError
+from hybrid_blocks.tools.replay.config import ReplayError, Target
 from hybrid_blocks.tools.replay.counters import KINDS
 
 if TYPE_CHECKING:
@@ -16,30 +16,6 @@ if TYPE_CHECKING:
 STEPS_OF_TWICE: Final = 16
 """Steps of the grid of rates in which a rate doubles; one is 4.4 %."""
 MOST_STEPS: Final = 10 * STEPS_OF_TWICE
-_TARGET: Final = re.compile(rf"({'|'.join(KINDS)})_p(\d\d?)<(\d+(?:\.\d+)?)(ms|s)")
-
-
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A time that a share of requests, ``percentile``, may take at most; ``kind`` as in `KINDS`."""
-
-    text: str
-    kind: str
-    percentile: int
-    seconds: float
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """Read ``ttft_p95<1s``.
-
-        Raises:
-            ReplayError: another form.
-
-        """
-        if (match := _TARGET.fullmatch(text.replace(" ", ""))) is None:
-            raise ReplayError(f"--slo {text!r}: write targets such as ttft_p95<1s,tpot_p50<40ms")
-        kind, percentile, number, unit = match.groups()
-        seconds = float(number) / (1e3 if unit == "ms" else 1)
-        return cls(text=match[0], kind=kind, percentile=int(percentile), seconds=seconds)
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
