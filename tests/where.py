@@ -38,7 +38,6 @@ def names(kind: str) -> re.Pattern[str]:
 
     Raises:
         ValueError: no table has such a kind.
-
     """
     rust, vllm = variants(), specs()
     if kind not in rust and kind not in vllm:

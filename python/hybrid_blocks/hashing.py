@@ -47,7 +47,6 @@ def block_hasher(
     Raises:
         InvalidArgumentError: An unknown algorithm, no tokens a block, or a ``none_hash`` of the
             wrong length.
-
     """
     seed = _none_hash(algorithm) if none_hash is None else none_hash
     return BlockHasher(
@@ -88,7 +87,6 @@ def hash_function(algorithm: Algorithm) -> Callable[[object], bytes]:
     Raises:
         InvalidArgumentError: An unknown algorithm.
         ModuleNotFoundError: When called, without ``cbor2`` or ``xxhash`` where it needs them.
-
     """
     if algorithm not in get_args(Algorithm):
         known = ", ".join(get_args(Algorithm))

@@ -46,7 +46,6 @@ def open_input(path: Path) -> IO[bytes]:
 
     Raises:
         OSError: there is none; or a folder, a device or a pipe, which may have no end.
-
     """
     try:
         mode = path.stat().st_mode
@@ -64,7 +63,6 @@ def read_input(path: Path) -> bytes:
 
     Raises:
         OSError: as `open_input`, or the file is larger.
-
     """
     with open_input(path) as file:
         content = file.read(MOST_BYTES + 1)
@@ -86,7 +84,6 @@ def unpack(path: Path) -> Iterator[bytes]:
     Raises:
         OSError: as `open_input`; or the file unpacks to more than real content does.
         UNPACK_ERRORS: the compressed data ends early or breaks.
-
     """
     with open_input(path) as file:
         magic = file.read(4)
@@ -159,7 +156,6 @@ def numbered_lines(
 
     Raises:
         OSError: a line has more than ``longest`` bytes.
-
     """
     number, begun = 1, bytearray()
     for piece in _unmarked(pieces):

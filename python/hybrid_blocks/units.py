@@ -23,7 +23,6 @@ def parse_memory(text: str, option: str = "--memory") -> int:
 
     Raises:
         InvalidArgumentError: no number, an unknown or forgotten unit, or less than one byte.
-
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
@@ -59,7 +58,6 @@ def parse_count(text: str, what: str, most: int, *, least: int = 1) -> int:
 
     Raises:
         InvalidArgumentError: it is none, or out of this range.
-
     """
     if not re.fullmatch(r"[+-]?\d{1,30}", text.strip()):
         raise InvalidArgumentError(f"{what} {text!r}: not a whole number")
@@ -75,7 +73,6 @@ def parse_tokens(text: str) -> int:
 
     Raises:
         InvalidArgumentError: not a positive whole number with an optional ``k`` or ``m``.
-
     """
     match = re.fullmatch(r"(\d{1,30})([kKmM]?)", text.strip())
     tokens = 0

@@ -56,7 +56,6 @@ def capability(card: str | None) -> tuple[int, int]:
 
     Raises:
         PlanError: a card that is not known.
-
     """
     if card is None or card == CPU:
         return (0, 0)

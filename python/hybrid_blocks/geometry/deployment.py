@@ -134,7 +134,6 @@ def stages(
     Raises:
         PlanError: more stages than layers, a partition of other stages or layers, or a stage whose
             layers keep nothing.
-
     """
     if pp > model.num_layers:
         raise PlanError(f"--pp {pp} exceeds the {model.num_layers} layers of {model.name}")

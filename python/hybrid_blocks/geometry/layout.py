@@ -132,7 +132,6 @@ def lay_out(layers: Sequence[CachedLayer]) -> Layout:
 
     Raises:
         PlanError: no slab fits blocks that must be dense.
-
     """
     families: dict[Hashable, list[CachedLayer]] = {}
     for layer in layers:
@@ -150,7 +149,6 @@ def cut_slabs(groups: Sequence[LayerGroup]) -> Layout:
 
     Raises:
         PlanError: no slab fits blocks that must be dense.
-
     """
     return _choose(groups)[0]
 

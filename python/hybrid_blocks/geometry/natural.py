@@ -34,7 +34,6 @@ def plan_natural(
 
     Raises:
         PlanError: the memory does not hold the null slab and one more.
-
     """
     block_tokens = deployment.block_size or kernel_block_tokens(model, deployment)
     layers = model.active_layers(deployment.num_speculative_tokens)
@@ -65,7 +64,6 @@ def plan_arena(
 
     Raises:
         PlanError: the memory does not hold the null slab and one more.
-
     """
     num_slabs = memory_bytes // layout.slab_bytes
     if num_slabs < 2:

@@ -79,7 +79,6 @@ def choose(demands: Sequence[Demand], num_regions: int = 1) -> Slab:
 
     Raises:
         PlanError: no slab holds the dense blocks without padding.
-
     """
     typical = sum(demand.typical_bytes for demand in demands)
     memory = min(REFERENCE_BYTES, REFERENCE_REQUESTS * typical)

@@ -21,7 +21,8 @@ class Config:
     """Fields of a ``config.json``, or of one object in it.
 
     ``defaults`` stand in for absent fields; a field that is null has no value. Where a field has
-    several names, one that is there goes before the default of another.
+    several names, one that is there goes before the default of another. `PlanError` names a field
+    that is missing, and the value of one of another type.
     """
 
     def __init__(
@@ -34,12 +35,7 @@ class Config:
         self._missing: dict[str, None] | None = None
 
     def read(self, reader: Callable[["Config"], T]) -> T:
-        """Return what a reader makes. It goes on with 1 for a field that is missing.
-
-        Raises:
-            PlanError: names every field that the reader missed; or of the reader.
-
-        """
+        """Return what a reader makes; an error names every field that the reader missed."""
         config = Config(self._fields, self.name, self._defaults)
         missing = config._missing = {}
         try:
@@ -52,12 +48,7 @@ class Config:
         return made
 
     def require(self, *fields: str) -> None:
-        """Check that fields are there; ``a|b`` stands for either of two names.
-
-        Raises:
-            PlanError: names every field that is missing.
-
-        """
+        """Check that fields are there; ``a|b`` stands for either of two names."""
         missing = [f for f in fields if all(self.get(alias) is None for alias in f.split("|"))]
         if missing:
             self._miss(", ".join(f.replace("|", " or ") for f in missing))
@@ -88,12 +79,7 @@ class Config:
         return self.get(field) is not None
 
     def integer(self, *aliases: str, default: int | None = None) -> int:
-        """First of ``aliases`` that is there, as a non-negative integer.
-
-        Raises:
-            PlanError: none is there and there is no default, or the value is not an integer.
-
-        """
+        """First of ``aliases`` that is there, as a non-negative integer."""
         field, value = self._first(aliases)
         if value is None:
             if default is None:
@@ -108,12 +94,7 @@ class Config:
         return value
 
     def layer_count(self, *aliases: str, default: int | None = None) -> int:
-        """Like ``integer``, for layers that are described one by one.
-
-        Raises:
-            PlanError: as ``integer``, or there are more than any model has.
-
-        """
+        """Like ``integer``, for layers that are described one by one."""
         count = self.integer(*aliases, default=default)
         if count > MAX_LAYERS:
             raise PlanError(
@@ -164,12 +145,7 @@ class Config:
         return tuple(value)
 
     def section(self, field: str) -> "Config":
-        """Read a nested object as a config of its own.
-
-        Raises:
-            PlanError: it is missing or no object.
-
-        """
+        """Read a nested object as a config of its own."""
         value = self.get(field)
         if not isinstance(value, Mapping):
             raise PlanError(f"{self.name}: config.json lacks the object {field}")
@@ -213,12 +189,7 @@ class Config:
         return width // heads
 
     def one_per_layer(self, values: tuple[object, ...], field: str) -> None:
-        """Check that a per-layer list has one entry for each layer.
-
-        Raises:
-            PlanError: the lengths differ.
-
-        """
+        """Check that a per-layer list has one entry for each layer."""
         if len(values) != self.num_layers:
             raise PlanError(
                 f"{self.name}: {field} has {len(values)} entries for {self.num_layers} layers"

@@ -55,10 +55,6 @@ def find(
 
     A field that the decoder leaves out has the default of its class where ``with_defaults``; if
     the class has none, the value that the file gives it around the decoder.
-
-    Raises:
-        PlanError: a ``model_type`` is not a string.
-
     """
     around: dict[str, object] = {}
     types: tuple[str, ...] = ()

@@ -39,12 +39,7 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode(text: bytes, source: str) -> Model:
-    """Model of a description in JSON.
-
-    Raises:
-        PlanError: not JSON, or not of the form of ``Description``; says where.
-
-    """
+    """Model of a description in JSON."""
     try:
         description = msgspec.json.decode(text, type=Description)
     except msgspec.ValidationError as error:

@@ -28,12 +28,7 @@ _ALIASES: Final = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp
 
 
 def canonical_dtype(name: str) -> str:
-    """Return the long name of a number format (``bf16`` -> ``bfloat16``).
-
-    Raises:
-        PlanError: no such format.
-
-    """
+    """Return the long name of a number format (``bf16`` -> ``bfloat16``)."""
     full = _ALIASES.get(name, name.removeprefix("torch."))
     if full not in ELEMENT_BYTES:
         raise PlanError(f"unknown dtype {name!r}; known: {', '.join(ELEMENT_BYTES)}")
@@ -114,12 +109,7 @@ ULTRAQUANT_BLOCK_TOKENS: Final = 64
 
 
 def canonical(name: str) -> str:
-    """Return the name that vLLM has for a format.
-
-    Raises:
-        PlanError: no such format.
-
-    """
+    """Return the name that vLLM has for a format."""
     if name in KNOWN:
         return name
     try:
@@ -134,12 +124,7 @@ def spares_boundary_layers(name: str) -> bool:
 
 
 def head_bytes(name: str, key_dim: int, value_dim: int, rotary_share: float) -> int:
-    """Bytes of one token's key and value in one head.
-
-    Raises:
-        PlanError: the format is one of latent attention, or does not take these widths.
-
-    """
+    """Bytes of one token's key and value in one head."""
     if name in LATENT_BLOBS:
         raise PlanError(f"--kv-cache-dtype {name} is a format of latent attention")
     if packed := _PACKED.get(name):
@@ -157,12 +142,7 @@ def head_bytes(name: str, key_dim: int, value_dim: int, rotary_share: float) -> 
 
 
 def latent_bytes(name: str, latent_dim: int, *, sparse: bool = False) -> int:
-    """Bytes of one token's latent. Kernels that read a few tokens have an fp8 format of their own.
-
-    Raises:
-        PlanError: no kernel for latent attention takes the format.
-
-    """
+    """Bytes of one token's latent; kernels of sparse latents have an fp8 format of their own."""
     if sparse and name in ELEMENT_BYTES and element_bytes(name) == 1:
         name = "fp8_ds_mla"
     if name in LATENT_BLOBS:
@@ -188,12 +168,7 @@ _LEGACY_ALGORITHMS: Final = (
 
 
 def checkpoint_format(fields: Mapping[str, object], name: str) -> str | None:
-    """Return the format that ``auto`` stands for, None for the model's own.
-
-    Raises:
-        PlanError: a compressed-tensors format that vLLM refuses.
-
-    """
+    """Return the format that ``auto`` stands for, None for the model's own."""
     quantized = _section(fields, "quantization_config")
     if quantized:
         if _method(quantized).startswith("modelopt"):

@@ -49,7 +49,6 @@ def load_model(source: str, overrides: Mapping[str, object] | None = None) -> Mo
 
     Raises:
         PlanError: nothing found, not JSON, an unknown architecture, or fields that are missing.
-
     """
     if not source.strip():
         raise PlanError("a model has a name: give a config.json, a directory or a built-in name")
@@ -76,7 +75,6 @@ def built_in(name: str, overrides: Mapping[str, object] | None = None) -> Model:
 
     Raises:
         PlanError: no such name.
-
     """
     name, entry = table.find(name)
     config, notes = table.fields(entry)
@@ -110,7 +108,6 @@ def load_layers(source: str) -> Model:
 
     Raises:
         PlanError: no such file, not JSON, or not of the documented form.
-
     """
     try:
         return described.decode(read_input(Path(source)), source)
@@ -131,7 +128,6 @@ def from_config(
 
     Raises:
         PlanError: an unknown architecture, or fields that are missing or of the wrong type.
-
     """
     config, types = decoder.find(fields, name, with_defaults=verified == "config")
     if (unread := next((known for known in types if known in common.UNREAD), None)) is not None:

@@ -87,7 +87,6 @@ def count_parameters(config: Config, layers: tuple[Layer, ...], model_type: str)
 
     Raises:
         PlanError: the file does not say how wide they are; names each field that is missing.
-
     """
     embedding = embedding_of(config, model_type)
     missing: tuple[str, ...] = () if embedding.vocab_size else ("vocab_size",)

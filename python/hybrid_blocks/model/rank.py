@@ -30,24 +30,14 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def shard(total: int, tp: int, what: str) -> int:
-    """Share of ``total`` that one of ``tp`` ranks holds; it must divide.
-
-    Raises:
-        PlanError: ``total`` is not a multiple of ``tp``.
-
-    """
+    """Share of ``total`` that one of ``tp`` ranks holds; it must divide."""
     if total % tp:
         raise PlanError(f"--tp {tp} does not divide {total} {what}")
     return total // tp
 
 
 def shard_or_replicate(heads: int, tp: int, what: str) -> int:
-    """Heads a rank holds: a share, or one replicated head where there are fewer heads than ranks.
-
-    Raises:
-        PlanError: neither number is a multiple of the other.
-
-    """
+    """Heads a rank holds: a share, or one replicated head if there are fewer heads than ranks."""
     if heads >= tp:
         return shard(heads, tp, what)
     if tp % heads:

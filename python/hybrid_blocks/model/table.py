@@ -52,7 +52,6 @@ def find(name: str) -> tuple[str, Entry]:
 
     Raises:
         PlanError: no such name; says which names come near.
-
     """
     by_key = {known.lower(): known for known in entries()}
     in_hub = _HUB_FOLDER.search(name)

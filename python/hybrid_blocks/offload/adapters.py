@@ -29,7 +29,6 @@ class Adapters:
     """
 
     def __init__(self) -> None:
-        """Know no adapter yet."""
         self._known: dict[tuple[int, str], tuple[object, str]] = {}
         # One request asks for each of its blocks.
         self._last = ("", "")

@@ -59,7 +59,6 @@ class Writer:
 
         Raises:
             UnwritableError: ``place``, or a field below it, has a value of an unknown type.
-
         """
         if depth > _DEEPEST:
             raise UnwritableError(f"{place} (over {_DEEPEST} levels deep)")

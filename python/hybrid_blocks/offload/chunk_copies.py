@@ -73,7 +73,6 @@ class ChunkCopies:
 
         Raises:
             RuntimeError: other bytes came back.
-
         """
         first = np.zeros(1, np.int32)
         for parts, share in zip(self._groups, self._shares, strict=True):

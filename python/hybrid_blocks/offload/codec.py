@@ -28,7 +28,6 @@ class Codec:
     """
 
     def __init__(self, groups: Groups) -> None:
-        """Make the codecs of ``groups``."""
         self._codecs = [
             None if group is None else groups.codec(group) for group in groups.by_number()
         ]

@@ -34,13 +34,6 @@ class HybridOffloadingConnector(OffloadingConnector):
     def __init__(
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
-        """Make one side.
-
-        Raises:
-            InvalidArgumentError: as `HybridOffloadingSpec`; also for another ``store``.
-            HybridBlocksError: this vLLM lacks something that offload needs.
-
-        """
         in_slabs = is_slabbed(kv_cache_config)
         read = offloading_config if in_slabs else build_offloading_config
         config = read(vllm_config, kv_cache_config)

@@ -100,7 +100,6 @@ def environment() -> dict[str, Any]:
 
     Raises:
         UnwritableError: one of them has a value that vLLM refuses.
-
     """
     values = {}
     for name in sorted(envs.environment_variables.keys() - left_out()):

@@ -37,7 +37,6 @@ def file_content(path: str | Path) -> str:
 
     Raises:
         OSError: it cannot be read.
-
     """
     hasher = hashlib.sha256()
     with Path(path).open("rb") as file:
@@ -56,7 +55,6 @@ def model_content(path: Path) -> str:
 
     Raises:
         OSError: a file cannot be read, or a folder holds too many to be a model.
-
     """
     if path.is_file():
         return f"file {file_content(path)}"
@@ -71,7 +69,6 @@ def files_of(folder: Path) -> dict[str, Path]:
 
     Raises:
         OSError: the folder holds too many to be a model.
-
     """
     files: dict[str, Path] = {}
     for parent, below, names in os.walk(folder, followlinks=True):
@@ -90,7 +87,6 @@ def files_content(files: Mapping[str, Path]) -> str:
 
     Raises:
         OSError: one of them cannot be read.
-
     """
     contents = [(name, file_content(file), _blob(file)) for name, file in sorted(files.items())]
     return hashlib.sha256(repr(contents).encode()).hexdigest()

@@ -65,7 +65,6 @@ def identity_of(config: "VllmConfig") -> Identity:
 
     Raises:
         UnwritableError: something in it has no text that is the same in every process.
-
     """
     drafts = config.speculative_config and config.speculative_config.draft_load_config
     loads = [config.load_config, *([drafts] if drafts else [])]

@@ -20,7 +20,6 @@ class LazyScheduler(OffloadingConnectorScheduler):
     """
 
     def __init__(self, *arguments: Any) -> None:
-        """Do as vLLM's."""
         super().__init__(*arguments)
         # Tokens that running requests have once the last step that was scheduled has run.
         self._num_reached: dict[str, int] = {}

@@ -38,7 +38,6 @@ def content(name: str, revision: str | None, caches: Sequence[str | None]) -> ob
 
     Raises:
         OSError: a file cannot be read.
-
     """
     path = Path(name)
     if path.exists():
@@ -83,7 +82,6 @@ def tensors(options: Mapping[str, Any]) -> object:
 
     Raises:
         OSError: a file cannot be read.
-
     """
     place, folder = options.get("tensorizer_uri") or "", options.get("tensorizer_dir") or ""
     # A worker that has loaded its shard wrote the shard's number into the place.

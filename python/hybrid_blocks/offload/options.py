@@ -87,13 +87,7 @@ class Options:
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> "Options":
-        """Read ``kv_connector_extra_config``.
-
-        Raises:
-            InvalidArgumentError: an option that is unknown, is missing, or has a value that makes
-                no sense; the message says what would do.
-
-        """
+        """Read ``kv_connector_extra_config``; an error says which value would do."""
         for name in config:
             _check_name(name)
         if "host" not in config and "cpu_bytes_to_use" not in config:
@@ -199,12 +193,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def read_store(value: Any) -> str:
-    """Return ``eager`` or ``lazy``.
-
-    Raises:
-        InvalidArgumentError: it is neither.
-
-    """
+    """Return ``eager`` or ``lazy``."""
     return _one_of(STORE, value, ("eager", "lazy"))
 
 

@@ -22,7 +22,6 @@ class Promotions:
     """Reads for requests. Their chunks stay in host memory until the requests load them."""
 
     def __init__(self, host: Host, below: TiersBelow) -> None:
-        """Read from ``below`` to ``host``."""
         self._host = host
         self._below = below
         self._waiting: list[RequestState] = []

@@ -37,7 +37,6 @@ class ReadRate:
     """
 
     def __init__(self) -> None:
-        """Begin without a measurement."""
         self._bytes: float | None = None
         self._seconds: float | None = None
         self._bytes_squared: float | None = None

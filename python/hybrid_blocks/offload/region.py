@@ -71,7 +71,6 @@ class Region:
             InvalidArgumentError: shared memory has no room for it, ranks no place in the header, or
                 another engine has the id.
             HybridBlocksError: rank 0 has made none.
-
         """
         if rank >= _MOST_RANKS:
             raise InvalidArgumentError(f"rank {rank}; offload supports {_MOST_RANKS} ranks")
@@ -103,7 +102,6 @@ class Region:
         Raises:
             HybridBlocksError: there is none.
             InvalidArgumentError: not all ranks are in it, so some run on another machine.
-
         """
         path = _path(engine_id)
         file = _open(path, num_bytes + _HEADER_BYTES)

@@ -78,7 +78,6 @@ class HybridOffloadingSpec(OffloadingSpec):
         Raises:
             InvalidArgumentError: an option or a kind of parallelism that is not supported.
             HybridBlocksError: this vLLM lacks something that offload needs.
-
         """
         release.check()
         super().__init__(config)

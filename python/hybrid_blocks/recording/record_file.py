@@ -39,7 +39,6 @@ class RecordFile:
 
         Raises:
             OSError: it cannot be made.
-
         """
         for number in itertools.count():
             path = folder / f"{stem}{f'.{number}' if number else ''}{ending}"

@@ -59,7 +59,6 @@ class Recorder:
         Raises:
             InvalidArgumentError: another ending, or no such folder.
             OSError: the file cannot be made.
-
         """
         self._stem, self._ending = split(path)
         self._folder = path.parent

@@ -41,7 +41,6 @@ class Session:
 
         Raises:
             RuntimeError: pytest ended in another way than with the outcome of tests.
-
         """
         files = {it: self.logs / f"{name}-{level}.{it}" for it in ("targets", "out", "json", "log")}
         files["targets"].write_text("\n".join(targets))

@@ -50,12 +50,7 @@ def read_plain(config: Config) -> tuple[Layer, ...]:
 
 
 def read_qwen2(config: Config) -> tuple[Layer, ...]:
-    """Qwen2 and Qwen3: layers from ``max_window_layers`` on are windowed.
-
-    Raises:
-        PlanError: some layers are windowed and some full; vLLM takes no such model.
-
-    """
+    """Qwen2 and Qwen3: layers from ``max_window_layers`` on are windowed."""
     unlimited = config.integer("max_window_layers", default=config.num_layers)
     names = config.strings("layer_types") or tuple(
         "sliding_attention" if _window(config) and depth >= unlimited else "full_attention"

@@ -63,12 +63,7 @@ def by_depth(caches: Iterable[Cache | None]) -> tuple[Layer, ...]:
 def choose(
     config: Config, names: Sequence[str], field: str, known: dict[str, Cache | None]
 ) -> tuple[Layer, ...]:
-    """Layers from a per-layer list of names.
-
-    Raises:
-        PlanError: a name is not in ``known``, or the list has the wrong length.
-
-    """
+    """Layers from a per-layer list of names."""
     config.one_per_layer(tuple(names), field)
     renamed = {_NEW_NAMES[name]: cache for name, cache in known.items() if name in _NEW_NAMES}
     known = renamed | known

@@ -47,12 +47,7 @@ class HybridMultiConnector(VllmMultiConnector):
     def __init__(
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
-        """Make one side of it and of all its connectors.
-
-        Raises:
-            InvalidArgumentError: an option is wrong, or a connector serves no hybrid models.
-
-        """
+        """Make one side of it and of all its connectors."""
         transfer: Any = vllm_config.kv_transfer_config
         options = Options.of(transfer.kv_connector_extra_config)
         if not vllm_config.scheduler_config.disable_hybrid_kv_cache_manager:

@@ -23,12 +23,7 @@ class Options(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> "Options":
-        """Read them.
-
-        Raises:
-            InvalidArgumentError: an option is unknown or has no such value.
-
-        """
+        """Read the options of HybridMultiConnector."""
         if unknown := sorted(extra.keys() - set(_KNOWN)):
             raise InvalidArgumentError(
                 f"HybridMultiConnector has no option {unknown[0]}; it has {', '.join(_KNOWN)}"

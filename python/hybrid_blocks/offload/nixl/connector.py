@@ -26,12 +26,6 @@ class HybridNixlConnector(NixlPullConnector):
     def __init__(
         self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig"
     ) -> None:
-        """Make one side.
-
-        Raises:
-            HybridBlocksError: level ``natural`` cannot serve the engine's options.
-
-        """
         NixlBaseConnector.__init__(self, vllm_config, role, kv_cache_config)
         self._is_in_slabs = is_slabbed(kv_cache_config)
         arguments: Any = (vllm_config, self.engine_id, kv_cache_config)

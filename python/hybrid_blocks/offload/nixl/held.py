@@ -15,12 +15,6 @@ class Held:
     """Slabs of finished prompts, up to a share of all. Shared blocks count for each prompt."""
 
     def __init__(self, config: Any, share: object) -> None:
-        """Hold nothing.
-
-        Raises:
-            InvalidArgumentError: ``share`` is no number from 0 to 1.
-
-        """
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise InvalidArgumentError(f'"{SHARE}" is {share!r}; write a number from 0 to 1')
         self._config = config

@@ -75,12 +75,6 @@ class SlabNixlScheduler(HybridNixlScheduler):
     """The side over slabs. A prompt for which there is no room is computed by its reader."""
 
     def __init__(self, vllm_config: "VllmConfig", engine_id: str, kv_cache_config: Any) -> None:
-        """Hold prompts for other engines.
-
-        Raises:
-            InvalidArgumentError: the share that they may hold is no number from 0 to 1.
-
-        """
         super().__init__(vllm_config, engine_id, kv_cache_config)
         self.num_groups = len(kv_cache_config.transfer_groups)
         transfer: Any = vllm_config.kv_transfer_config

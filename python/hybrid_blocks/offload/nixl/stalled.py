@@ -18,12 +18,7 @@ DEFAULT_TIMEOUT_S: Final = 60.0
 
 
 def timeout_of(transfer: Any) -> float:
-    """Return the seconds that a read may take.
-
-    Raises:
-        InvalidArgumentError: the option is no number above 0.
-
-    """
+    """Return the seconds that a read may take."""
     value = transfer.get_from_extra_config(TIMEOUT, DEFAULT_TIMEOUT_S)
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise InvalidArgumentError(f'"{TIMEOUT}" is {value!r}; write seconds above 0')

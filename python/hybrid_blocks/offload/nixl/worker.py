@@ -118,7 +118,6 @@ class SlabNixlWorker(HybridNixlWorker):
 
         Raises:
             HybridBlocksError: blocks would be copied through host memory, or are not the kernels'.
-
         """
         self._follow_reads(timeout_of(vllm_config.kv_transfer_config))
         self._renewals: dict[tuple[str, str], tuple[float, float]] = {}
@@ -278,7 +277,6 @@ class SlabNixlWorker(HybridNixlWorker):
 
         Raises:
             HybridBlocksError: its blocks cannot be read.
-
         """
         # vLLM notes what an engine says before it compares it, and keeps that where it differs.
         why = self._unlike(nixl_agent_meta, remote_tp_size) or self._impossible(nixl_agent_meta)

@@ -81,12 +81,7 @@ def over_slabs(
     *,
     is_lazy: bool = False,
 ) -> None:
-    """Make one side of a connector of blocks in slabs.
-
-    Raises:
-        InvalidArgumentError: the spec is not `HybridOffloadingSpec`.
-
-    """
+    """Make one side of a connector of blocks in slabs."""
     self.__class__ = SlabConnector
     KVConnectorBase_V1.__init__(self, vllm_config, role, kv_cache_config)
     spec_class = OffloadingSpecFactory.get_spec_cls(config.extra_config)

@@ -26,7 +26,6 @@ def rows_of(
 
     Raises:
         HybridBlocksError: a layer does not lie where level ``natural`` places it.
-
     """
     placed = {
         name: (tensor, row)

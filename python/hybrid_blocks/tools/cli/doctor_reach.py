@@ -34,7 +34,6 @@ def print_reach(asked: Asked, memory_bytes: int) -> None:
     Raises:
         InvalidArgumentError: vLLM is not installed.
         typer.Exit: it gets less than its command asks for.
-
     """
     check_model(asked.model, asked.features)
     allow_no_gpu()

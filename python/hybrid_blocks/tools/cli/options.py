@@ -41,12 +41,7 @@ class Given:
         return ", ".join(self._written[name] for name in names if name in self)
 
     def refuse(self, *names: str, why: str) -> None:
-        """Refuse ``names`` where they would be ignored; ``why`` continues "--option ".
-
-        Raises:
-            InvalidArgumentError: one of them was given.
-
-        """
+        """Refuse ``names`` where they would be ignored; ``why`` continues "--option "."""
         if given := self.names(*names):
             raise InvalidArgumentError(f"{given} {why}")
 
@@ -62,24 +57,14 @@ MOST_RUNNING = 2**16
 
 
 def finite(param: typer.CallbackParam, value: float | None) -> float | None:
-    """Refuse infinity, and what is no number and so within any range.
-
-    Raises:
-        InvalidArgumentError: it is one of them.
-
-    """
+    """Refuse infinity, and what is no number and so within any range."""
     if value is not None and not math.isfinite(value):
         raise InvalidArgumentError(f"{param.opts[-1]} {value}: a finite number is needed")
     return value
 
 
 def each_once(option: str, values: Sequence[T]) -> Sequence[T]:
-    """Refuse what is named twice: its second figures would be those of the first.
-
-    Raises:
-        InvalidArgumentError: a value occurs twice.
-
-    """
+    """Refuse what is named twice: its second figures would be those of the first."""
     for index, value in enumerate(values):
         if value in values[:index]:
             raise InvalidArgumentError(f"{option} names {value} twice")
@@ -92,13 +77,7 @@ Option = Annotated[
 
 
 def drafted(model: Model, text: str | None) -> tuple[Model, int]:
-    """Return the model as it drafts by ``--speculative``, and the draft tokens of a step.
-
-    Raises:
-        InvalidArgumentError: the text names no method with its tokens.
-        PlanError: the drafter has layers of its own, or ``model`` has no draft head.
-
-    """
+    """Return the model as it drafts by ``--speculative``, and the draft tokens of a step."""
     if text is None:
         return model, 0
     drafts = parse_speculative(text)

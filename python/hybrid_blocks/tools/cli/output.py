@@ -19,24 +19,14 @@ LONGEST_ERROR: Final = 1000
 
 
 def to_write(param: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before anything is computed for it.
-
-    Raises:
-        InvalidArgumentError: its folder is missing, it is a folder, or it is not ours to write.
-
-    """
+    """Refuse a file that cannot be written before anything is computed for it."""
     if path is not None and path != STDOUT:
         _check_file(f"{param.opts[-1]} {path}", path)
     return path
 
 
 def to_page(param: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Refuse a page that cannot be written before anything is computed for it.
-
-    Raises:
-        InvalidArgumentError: as `to_write`, or Bokeh is missing.
-
-    """
+    """Refuse a page that cannot be written before anything is computed for it."""
     if path is None:
         return None
     _check_file(f"{param.opts[-1]} {path}", path)
@@ -45,12 +35,7 @@ def to_page(param: typer.CallbackParam, path: Path | None) -> Path | None:
 
 
 def need_bokeh(what: str) -> None:
-    """Check that pages can be drawn; ``what`` needs them.
-
-    Raises:
-        InvalidArgumentError: Bokeh is not installed; says what to install.
-
-    """
+    """Check that pages can be drawn; ``what`` needs them."""
     if find_spec("bokeh") is None:
         raise InvalidArgumentError(f"{what} needs Bokeh: pip install 'hybrid-blocks[view]'")
 
@@ -70,12 +55,7 @@ def _check_file(what: str, path: Path) -> None:
 
 
 def refuse_same_file(**paths: Path | None) -> None:
-    """Refuse two options that name one file, by their names with dashes for underscores.
-
-    Raises:
-        InvalidArgumentError: one of them would write over the other.
-
-    """
+    """Refuse two options that name one file, by their names with dashes for underscores."""
     seen: dict[str, str] = {}
     for name, path in paths.items():
         if path is None or path == STDOUT:
@@ -88,12 +68,7 @@ def refuse_same_file(**paths: Path | None) -> None:
 
 
 def write_json(path: Path, content: bytes) -> None:
-    """Write what ``--json`` asks for, to a file or to `STDOUT`.
-
-    Raises:
-        InvalidArgumentError: the file cannot be written.
-
-    """
+    """Write what ``--json`` asks for, to a file or to `STDOUT`."""
     text = content.rstrip(b"\n")
     if path == STDOUT:
         typer.echo("".join(map(_in_json, text.decode())))

@@ -190,10 +190,6 @@ def _write_page(
     """Write the page of a plan; it says which command made it.
 
     The page starts at requests of ``first`` tokens, where they are given.
-
-    Raises:
-        InvalidArgumentError: the file cannot be written.
-
     """
     from hybrid_blocks.tools.view.page import write  # noqa: PLC0415 - optional, slow
     from hybrid_blocks.tools.view.plan_page import PlanPage  # noqa: PLC0415

@@ -38,10 +38,6 @@ def case_of_gpu(
     """Plan for the cards of ``--gpu``, and estimate their memory where it is not given.
 
     Where no option splits the model, all cards share it.
-
-    Raises:
-        PlanError: as `parse_cards`, `on_cards` and `memory_of_gpu`.
-
     """
     cards, (model, deployment) = parse_cards(gpu), planned
     if "tp" not in given and "pp" not in given:
@@ -54,12 +50,7 @@ def case_of_gpu(
 
 
 def check_gpu(memory: str | None, gpu: str | None, given: Given) -> None:
-    """Refuse a share of cards whose memory is not estimated.
-
-    Raises:
-        InvalidArgumentError: ``--gpu-memory-utilization`` without ``--gpu``, or with ``--memory``.
-
-    """
+    """Refuse a share of cards whose memory is not estimated."""
     if gpu is None:
         given.refuse("gpu_memory_utilization", why="without --gpu says nothing; leave it out")
     elif memory is not None:
@@ -69,12 +60,7 @@ def check_gpu(memory: str | None, gpu: str | None, given: Given) -> None:
 
 
 def asked_lengths(lengths: str | None, trace: Path | None, limit: int) -> list[int]:
-    """Return those of ``--lengths``; without it and without a trace, typical ones.
-
-    Raises:
-        InvalidArgumentError: no number of tokens, or one twice.
-
-    """
+    """Return those of ``--lengths``; without it and without a trace, typical ones."""
     if lengths is None:
         return [] if trace is not None else typical_lengths(limit)
     asked = [parse_tokens(text) for text in lengths.split(",")]
@@ -83,12 +69,7 @@ def asked_lengths(lengths: str | None, trace: Path | None, limit: int) -> list[i
 
 
 def trace_lengths(path: Path | None) -> list[int]:
-    """Return the tokens of each request of a trace.
-
-    Raises:
-        PlanError: it cannot be read.
-
-    """
+    """Return the tokens of each request of a trace."""
     if path is None:
         return []
     from hybrid_blocks.tools.cli.replay_run import warn_of  # noqa: PLC0415 - wants numpy
@@ -119,13 +100,7 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
     gpu: str | None,
     given: Given,
 ) -> Case:
-    """Return what a pasted command says: the model, the memory, the deployment and the card.
-
-    Raises:
-        PlanError: as `read_command`; or there is no memory, or it is given twice.
-        InvalidArgumentError: options that the command itself gives.
-
-    """
+    """Return what a pasted command says: the model, the memory, the deployment and the card."""
     given.refuse(*_OF_COMMAND, why="beside a pasted command: write it as vLLM's option there")
     cards = None if gpu is None else parse_cards(gpu)
     command = read_command(words, source, cards)

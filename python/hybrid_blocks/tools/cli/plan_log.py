@@ -41,12 +41,7 @@ def plan_of_log(
     json: Path | None,
     whole: bool = False,
 ) -> None:
-    """Print what a log tells, and the plan of the same bytes.
-
-    Raises:
-        PlanError: the file cannot be read, or as `report_log`.
-
-    """
+    """Print what a log tells, and the plan of the same bytes."""
     log = _read(file)
     memory_bytes = None if memory is None else parse_memory(memory)
     report = report_log(log, source, given, memory_bytes)
@@ -57,13 +52,7 @@ def plan_of_log(
 
 
 def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
-    """Return the fields of a deployment that options beside ``--log`` give.
-
-    Raises:
-        InvalidArgumentError: options that say nothing beside it.
-        PlanError: as `partition_of`.
-
-    """
+    """Return the fields of a deployment that options beside ``--log`` give."""
     given.refuse(
         *(
             "lengths",

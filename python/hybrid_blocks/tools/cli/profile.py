@@ -144,12 +144,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
 
 
 def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> None:
-    """Refuse options that would say nothing beside the others.
-
-    Raises:
-        InvalidArgumentError: there is one; says beside or without which.
-
-    """
+    """Refuse options that would say nothing beside the others."""
     if settings.trace is not None:
         given.refuse(
             *("prompt_tokens", "shared_tokens", "output_tokens"),
@@ -163,12 +158,7 @@ def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> Non
 
 
 def _read_features(text: str | None) -> dict[str, Any]:
-    """Return the settings that ``--with`` names.
-
-    Raises:
-        InvalidArgumentError: an unknown feature, one twice, or a number that is out of range.
-
-    """
+    """Return the settings that ``--with`` names."""
     asked = dict[str, Any]()
     names = (
         each_once("--with", [word.partition(":")[0] for word in text.split(",")]) if text else ()

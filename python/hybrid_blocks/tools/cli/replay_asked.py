@@ -45,12 +45,7 @@ def check_options(
     placements: Sequence[str],
     workload: str,
 ) -> None:
-    """Refuse options that would say nothing beside the others, or that need vLLM without it.
-
-    Raises:
-        InvalidArgumentError: there is one; says beside or without which, or what to install.
-
-    """
+    """Refuse options that would say nothing beside the others, or that need vLLM without it."""
     if "trace" in given:
         given.refuse("workload", "seed", "seats", why="beside TRACE, whose requests are replayed")
     else:
@@ -171,13 +166,7 @@ def read_asked(
     host: str | None,
     is_timed: bool,
 ) -> Asked:
-    """Read options as they are written.
-
-    Raises:
-        InvalidArgumentError: a word is none of those that an option takes, or stands there twice.
-        ReplayError: a number is none.
-
-    """
+    """Read options as they are written."""
     placements = each_once("--placement", placement.split(","))
     for name in placements:
         CheckpointPolicy(name)
@@ -197,12 +186,7 @@ def read_asked(
 def planned_cache(
     model: str, memory: str, deployment: Deployment, speculative: str | None
 ) -> Cache:
-    """Return the cache that ``--model`` plans in ``--memory``.
-
-    Raises:
-        PlanError: it cannot be planned.
-
-    """
+    """Return the cache that ``--model`` plans in ``--memory``."""
     planned, drafts = drafted(load_model(model), speculative)
     deployment = msgspec.structs.replace(deployment, num_speculative_tokens=drafts)
     check_block_size(deployment)
@@ -219,12 +203,7 @@ def record_or_card(clock: str | None, gpu: str | None) -> tuple[Path | None, str
 def timed_config(
     config: EngineConfig, cache: Cache, slo: str | None, record: Path | None = None
 ) -> EngineConfig:
-    """Let the time of a cache's model and card pass, or of a record, and measure its targets.
-
-    Raises:
-        ReplayError: the time is not known, or a target has another form.
-
-    """
+    """Let the time of a cache's model and card pass, or of a record, and measure its targets."""
     assert cache.model is not None
     assert cache.deployment is not None
     if record is None:
@@ -238,11 +217,6 @@ def timed_config(
 
 
 def counted_cache(num_blocks: str, block_size: int | None, trace: Trace) -> Cache:
-    """Return the cache of ``--num-blocks``, which may be as many as a trace needs.
-
-    Raises:
-        ReplayError: no number.
-
-    """
+    """Return the cache of ``--num-blocks``, which may be as many as a trace needs."""
     size = block_size or DEFAULT_BLOCK_SIZE
     return block_cache(read_num_blocks(num_blocks, trace, size), size)

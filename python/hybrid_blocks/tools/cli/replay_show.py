@@ -92,12 +92,7 @@ def write_page(path: Path, trace: Trace, cache: Cache, runs: Runs, context: type
 
 
 def check_served(results: Sequence[Result]) -> None:
-    """Check that some replay had requests to serve.
-
-    Raises:
-        ReplayError: all were left out of all replays; says why.
-
-    """
+    """Check that some replay had requests to serve."""
     if all(result.rejected_requests and not result.requests for result in results):
         reasons = dict.fromkeys(left_out_text(why) for one in results for why in one.left_out)
         raise ReplayError(f"every request was left out, nothing was replayed: {'; '.join(reasons)}")

@@ -70,12 +70,7 @@ def pasted(context: typer.Context) -> list[str] | None:
 
 
 def refuse_pasted(context: typer.Context, why: str) -> None:
-    """Refuse a pasted command that would be ignored; ``why`` follows "a pasted command".
-
-    Raises:
-        InvalidArgumentError: there is one.
-
-    """
+    """Refuse a pasted command that would be ignored; ``why`` follows "a pasted command"."""
     if pasted(context) is not None:
         raise InvalidArgumentError(f"a pasted command {why}")
 

@@ -46,12 +46,7 @@ def has_vllm() -> bool:
 
 
 def need_vllm(or_else: str = "") -> None:
-    """Check that vLLM is installed; ``or_else`` is what would do without.
-
-    Raises:
-        InvalidArgumentError: it is not; says what to install.
-
-    """
+    """Check that vLLM is installed; ``or_else`` is what would do without."""
     if not has_vllm():
         raise InvalidArgumentError(f"vLLM is not installed; pip install vllm{or_else}")
 

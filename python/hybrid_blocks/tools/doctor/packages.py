@@ -180,7 +180,6 @@ def check_vllm(vllm: Any) -> str:
 
     Raises:
         RuntimeError: it lacks something.
-
     """
     from hybrid_blocks.vllm import surface  # noqa: PLC0415 - of no use to other packages
     from hybrid_blocks.vllm.surface import support  # noqa: PLC0415 - of no use to other packages

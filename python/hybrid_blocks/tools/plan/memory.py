@@ -63,7 +63,6 @@ def parse_cards(text: str) -> Cards:
 
     Raises:
         PlanError: neither a card of the table nor a size.
-
     """
     match = _FORM.fullmatch(text.strip())
     if match is None or match[1] == "0":
@@ -157,7 +156,6 @@ def estimate(
     Raises:
         PlanError: the model's parameters are not known, more or fewer cards are given than the
             deployment has ranks, or nothing is left.
-
     """
     check_count(deployment, cards)
     ranks = deployment.tp * deployment.pp
@@ -191,12 +189,7 @@ def estimate(
 
 
 def check_count(deployment: Deployment, cards: Cards) -> None:
-    """Refuse more or fewer cards than ranks.
-
-    Raises:
-        PlanError: there are.
-
-    """
+    """Refuse more or fewer cards than ranks."""
     ranks = deployment.tp * deployment.pp
     if cards.count is not None and cards.count != ranks:
         raise PlanError(
@@ -206,12 +199,7 @@ def check_count(deployment: Deployment, cards: Cards) -> None:
 
 
 def on_cards(deployment: Deployment, cards: Cards) -> Deployment:
-    """Return the deployment on the cards; vLLM chooses kernels by them.
-
-    Raises:
-        PlanError: as `check_count`.
-
-    """
+    """Return the deployment on the cards; vLLM chooses kernels by them."""
     check_count(deployment, cards)
     return msgspec.structs.replace(deployment, card=cards.kind or deployment.card)
 
@@ -219,12 +207,7 @@ def on_cards(deployment: Deployment, cards: Cards) -> Deployment:
 def memory_of_gpu(
     cards: Cards, model: Model, deployment: Deployment, utilization: float | None
 ) -> tuple[Model, Estimate]:
-    """Return the model with a note on the estimate, and the estimate of each card's memory.
-
-    Raises:
-        PlanError: as `estimate`.
-
-    """
+    """Return the model with a note on the estimate, and the estimate of each card's memory."""
     found = estimate(model, deployment, cards, utilization or UTILIZATION)
     notes = (*model.notes, found.line, *filter(None, (cards.note,)))
     return msgspec.structs.replace(model, notes=notes), found

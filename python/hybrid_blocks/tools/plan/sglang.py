@@ -126,7 +126,6 @@ def plan_sglang(model: Model, memory_bytes: int, deployment: Deployment) -> Sgla
 
     Raises:
         PlanError: the model, or an option, is not planned for SGLang, or the memory is too small.
-
     """
     costs, strategy = _costs(model, deployment), None
     if not costs.token and not costs.window_token:

@@ -29,12 +29,7 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 def read_arguments(arguments: Sequence[str], make: Callable[[Parsed], Made]) -> Made:
-    """Return what ``make`` makes of arguments, with those in the file of ``--config``.
-
-    Raises:
-        PlanError: as `parse` and ``make``. An error that comes of the file does not repeat it.
-
-    """
+    """Return what ``make`` makes of arguments, with those in the file of ``--config``."""
     rest, file = options.split(arguments)
     if file is None:
         return make(parse(rest))
@@ -55,12 +50,7 @@ def read_arguments(arguments: Sequence[str], make: Callable[[Parsed], Made]) -> 
 
 
 def parse(arguments: Sequence[str]) -> Parsed:
-    """Read arguments of ``vllm serve`` without ``--config``.
-
-    Raises:
-        PlanError: an option that vLLM does not know, or a value that it refuses.
-
-    """
+    """Read arguments of ``vllm serve`` without ``--config``."""
     words = _merge_dotted(_normal(arguments))
     found: dict[str, Any] = {}
     models: list[str] = []
@@ -122,12 +112,7 @@ def _is_negative(word: str) -> bool:
 
 
 def _normal(arguments: Sequence[str]) -> list[str]:
-    """Dashes for underscores in names, up to the first dot; -O3 written out.
-
-    Raises:
-        PlanError: -O without a level, or with a key of the compilation as earlier releases took it.
-
-    """
+    """Dashes for underscores in names, up to the first dot; -O3 written out."""
     words: list[str] = []
     for word, following in zip_longest(arguments, arguments[1:]):
         if word.startswith("--"):

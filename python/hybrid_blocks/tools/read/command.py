@@ -62,11 +62,6 @@ def read_command(
     """Read a pasted command; ``source`` is a model's config beside it, which then counts.
 
     ``cards`` decide what vLLM takes for options that are left out.
-
-    Raises:
-        PlanError: no command of a server, or an option that it refuses or that cannot be planned;
-            names it.
-
     """
     found = find_server(words)
     return read_arguments(found.arguments, lambda parsed: _of_server(found, parsed, source, cards))
@@ -111,12 +106,7 @@ def _shown(parsed: Parsed, environment: Mapping[str, str]) -> str:
 
 
 def find_model(name: str, overrides: Mapping[str, Any] | None = None) -> Model:
-    """Return the model of a name, a file or a folder.
-
-    Raises:
-        PlanError: no such model; says what to give.
-
-    """
+    """Return the model of a name, a file or a folder."""
     try:
         return load_model(name, overrides)
     except OSError as error:
@@ -143,10 +133,6 @@ def of_options(
     """Make a deployment of vLLM's options by their names; ``name`` is the model that it serves.
 
     ``cards`` are as in `read_command`.
-
-    Raises:
-        PlanError: an option that vLLM refuses or that cannot be planned; names it.
-
     """
     _check_planned(options)
     source = source or options.get("hf_config_path") or name
@@ -377,12 +363,7 @@ def _batches(
     drafts: speculative.Drafts | None,
     environment: Mapping[str, str],
 ) -> int:
-    """Batches under way at once: one more than pipeline stages if scheduled asynchronously.
-
-    Raises:
-        PlanError: the model runner that a variable chooses does not serve these options.
-
-    """
+    """Batches under way at once: one more than pipeline stages if scheduled asynchronously."""
     stages: int = options.get("pipeline_parallel_size", 1)
     is_second = vllm_variables.is_on(environment, vllm_variables.RUNNER)
     method = None if drafts is None else drafts.method

@@ -26,12 +26,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_features(words: Sequence[str], source: str | None = None) -> Asked:
-    """Read a pasted command; ``source`` is a model's config beside it, which then counts.
-
-    Raises:
-        PlanError: no command of vLLM's server, or an option that vLLM does not know.
-
-    """
+    """Read a pasted command; ``source`` is a model's config beside it, which then counts."""
     found = find_server(words)
     return read_arguments(found.arguments, lambda parsed: _of_server(found, parsed, source))
 

@@ -25,12 +25,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def level_of(environment: Mapping[str, str]) -> str | None:
-    """Return the value of ``HYBRID_BLOCKS``, None where it is not set or empty.
-
-    Raises:
-        PlanError: it names no level.
-
-    """
+    """Return the value of ``HYBRID_BLOCKS``, None where it is not set or empty."""
     level = environment.get(variables.LEVEL.name) or None
     if level is not None and level not in LEVELS:
         raise PlanError(f"HYBRID_BLOCKS={shown(level)} names no level; use {', '.join(LEVELS)}")

@@ -122,10 +122,6 @@ def compare_figures(
     """Plan what the log tells, and put both next to each other.
 
     ``tokens_of`` is how the release counts the tokens that it logs.
-
-    Raises:
-        PlanError: vLLM cannot serve the model; or the log says nothing of its memory.
-
     """
     plan = _planned(log, model, deployment, tokens_of)
     figures = tuple(_figures(log, plan, tokens_of))
@@ -287,12 +283,7 @@ def is_natural(log: Logged) -> bool:
 
 
 def compare_natural(log: Logged, model: Model, deployment: Deployment) -> Figures:
-    """Plan the logged slabs, within the logged memory, and put both next to each other.
-
-    Raises:
-        PlanError: level ``natural`` cannot serve the model.
-
-    """
+    """Plan the logged slabs, within the logged memory, and put both next to each other."""
     slab = plan_natural(model, _ROOM, deployment).slab_bytes
     least = int((log.last("slabs") or "0").replace(",", "")) * slab
     gib = memory_of(log)

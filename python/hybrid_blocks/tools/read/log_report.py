@@ -177,10 +177,6 @@ def report_log(
 
     ``source`` is the model's config or name, ``memory_bytes`` the memory, where the log's own are
     not to be taken.
-
-    Raises:
-        PlanError: the log names no model and no memory, or options that cannot be planned.
-
     """
     if not log.num_lines:
         raise PlanError("the log is empty: give what vLLM writes at its start")

@@ -110,12 +110,7 @@ MOST_DEEP: Final = 100
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], str | None]:
-    """Return the arguments without ``--config``, and its file, None without one.
-
-    Raises:
-        PlanError: two files, or none behind the flag.
-
-    """
+    """Return the arguments without ``--config``, and its file, None without one."""
     rest: list[str] = []
     files: list[str] = []
     words = iter(arguments)
@@ -133,12 +128,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def insert(arguments: Sequence[str], file: str) -> list[str]:
-    """Put a file's options before those of the command, which then count.
-
-    Raises:
-        PlanError: a file that cannot be read, or holds no options. Its content is not repeated.
-
-    """
+    """Put a file's options before those of the command, which then count."""
     model = [word for word in arguments[:1] if not word.startswith("-")]
     read = [
         word
@@ -188,7 +178,6 @@ def _has_aliases(events: Iterable[Any]) -> bool:
     Raises:
         RecursionError: lists and mappings lie deeper in each other than options do. PyYAML needs
             quadratic time for those.
-
     """
     depth = 0
     for event in events:

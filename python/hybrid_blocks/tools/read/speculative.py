@@ -30,12 +30,7 @@ class Drafts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(options: Mapping[str, Any], model: Model, name: str | None) -> Drafts | None:
-    """Return the drafts of a command, None without; ``name`` is the model that it serves.
-
-    Raises:
-        PlanError: drafts that cannot be planned, or that vLLM refuses.
-
-    """
+    """Return the drafts of a command, None without; ``name`` is the model that it serves."""
     config = config_of(options)
     if not config:
         return None
@@ -55,12 +50,7 @@ def read(options: Mapping[str, Any], model: Model, name: str | None) -> Drafts |
 
 
 def tokens_of(config: Mapping[str, Any], default: int | None) -> int:
-    """Return the draft tokens of a step.
-
-    Raises:
-        PlanError: they are not given, or not a number that vLLM takes.
-
-    """
+    """Return the draft tokens of a step."""
     tokens = config.get("num_speculative_tokens", default)
     if tokens is None:
         raise PlanError("--speculative-config lacks num_speculative_tokens")

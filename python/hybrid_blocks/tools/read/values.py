@@ -20,12 +20,7 @@ _POWERS: Final = "kmgt"
 
 
 def read(option: Option, flag: str, given: Sequence[str]) -> Any:
-    """Convert the words behind a flag.
-
-    Raises:
-        PlanError: a value too many or too few, or one that vLLM refuses; says what it takes.
-
-    """
+    """Convert the words behind a flag."""
     if option.takes == "nothing":
         if given:
             raise PlanError(f"{flag} takes no value")
@@ -43,7 +38,6 @@ def count(text: str) -> int:
 
     Raises:
         ValueError: none of these, or more than 63 bits hold.
-
     """
     text = text.strip()
     match = _COUNT.fullmatch(text)
@@ -148,12 +142,7 @@ def _object(flag: str, text: str) -> Any:
 
 
 def check_nested(flag: str, value: object) -> None:
-    """Refuse lists and objects that are nested too deep, and numbers beyond 63 bits in them.
-
-    Raises:
-        PlanError: names the flag.
-
-    """
+    """Refuse lists and objects that are nested too deep, and numbers beyond 63 bits in them."""
     level: list[Any] = [value]
     for _ in range(DEEPEST + 1):
         if any(isinstance(one, int) and abs(one) > _LARGEST for one in level):

@@ -28,12 +28,7 @@ _ELSEWHERE: Final = {"VLLM_ATTENTION_BACKEND": "--attention-backend"}
 
 
 def is_on(environment: Mapping[str, str], name: str) -> bool | None:
-    """Read a switch as vLLM does; None where it is not set.
-
-    Raises:
-        PlanError: the value is no whole number, which vLLM asks for.
-
-    """
+    """Read a switch as vLLM does; None where it is not set."""
     text = environment.get(name)
     if text is None:
         return None
@@ -44,12 +39,7 @@ def is_on(environment: Mapping[str, str], name: str) -> bool | None:
 
 
 def partition_of(environment: Mapping[str, str]) -> tuple[int, ...] | None:
-    """Read the layers of each pipeline stage from vLLM's variable; None where it is not set.
-
-    Raises:
-        PlanError: the variable holds no list of counts.
-
-    """
+    """Read the layers of each pipeline stage from vLLM's variable; None where it is not set."""
     text = environment.get(PARTITION)
     if text is None:
         return None
@@ -72,12 +62,7 @@ def leaves_plugin_out(environment: Mapping[str, str]) -> str | None:
 def invariant_backend(
     model: Model, backend: str | None, environment: Mapping[str, str]
 ) -> str | None:
-    """Return the attention backend; ``VLLM_BATCH_INVARIANT`` leaves fewer to choose from.
-
-    Raises:
-        PlanError: vLLM has no such kernels for the model, or not of this backend.
-
-    """
+    """Return the attention backend; ``VLLM_BATCH_INVARIANT`` leaves fewer to choose from."""
     if not is_on(environment, INVARIANT):
         return backend
     refusal = f"{INVARIANT}={shown(environment[INVARIANT])}: vLLM refuses"
@@ -98,10 +83,6 @@ def check(model: Model, environment: Mapping[str, str], *, is_strict: bool) -> N
     """Refuse variables that cannot be planned.
 
     With ``is_strict``, which is ``--fail-on-environ-validation``, vLLM takes no unknown ones.
-
-    Raises:
-        PlanError: there is one; names it.
-
     """
     kinds = {layer.cache.kind for layer in model.layers}
     for name, (harmless, kind, why) in effects.VARIABLES.items():

@@ -72,13 +72,7 @@ class Words(msgspec.Struct, frozen=True):
 
 
 def find_server(words: Sequence[str]) -> Words:
-    """Return the server that a command starts; a single word is a whole script.
-
-    Raises:
-        PlanError: no command of a server; a quote that is not closed; a value that a shell works
-            out; or more than `LONGEST` characters. No word of the command is repeated.
-
-    """
+    """Return the server that a command starts; a single word is a whole script."""
     length = sum(len(word) + 1 for word in words) - 1
     if length > LONGEST:
         raise PlanError(

@@ -39,12 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Read ``ttft_p95<1s``.
-
-        Raises:
-            ReplayError: another form.
-
-        """
+        """Read a target such as ``ttft_p95<1s``."""
         if (match := _TARGET.fullmatch(text.replace(" ", ""))) is None:
             raise ReplayError(f"--slo {text!r}: write targets such as ttft_p95<1s,tpot_p50<40ms")
         kind, percentile, number, unit = match.groups()

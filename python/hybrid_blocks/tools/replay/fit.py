@@ -26,7 +26,6 @@ def fit(records: Sequence[Record], max_num_batched_tokens: int) -> StepTime:
 
     Raises:
         ReplayError: fewer requests than `LEAST` have times.
-
     """
     rows = [
         (it.arrival + it.scheduled, it.arrival + it.first_token, it.arrival + it.finished, it)

@@ -168,12 +168,7 @@ class HostedManager(WrappedManager):
 
 
 def make_hosted(cache: Cache, config: EngineConfig, options: RustOptions) -> HostedManager:
-    """Make the Rust manager over ``options.host_bytes`` of host memory.
-
-    Raises:
-        InvalidArgumentError: host memory is smaller than a chunk.
-
-    """
+    """Make the Rust manager over ``options.host_bytes`` of host memory."""
     num_cards = cache.deployment.tp if cache.deployment else 1
     device = make_rust(cache, config, replace(options, with_events=True))
     return HostedManager(device, cache.geometry, options.host_bytes, num_cards)

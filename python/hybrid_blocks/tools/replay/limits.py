@@ -62,7 +62,6 @@ def find_too_large(
 
     Raises:
         ReplayError: there are some, and ``reject`` does not allow to leave them out.
-
     """
     held = trace.total_tokens - 1 + num_speculative_tokens
     found: set[int] = set()

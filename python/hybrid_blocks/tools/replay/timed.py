@@ -34,7 +34,6 @@ def timed(
 
     Raises:
         ReplayError: all requests arrive at once, or there are no targets to keep.
-
     """
     if rate is None and not config.targets:
         raise ReplayError("--rate max: give the targets that it keeps with --slo")

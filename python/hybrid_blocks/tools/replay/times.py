@@ -81,12 +81,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_rate(text: str) -> float | None:
-    """Read ``1.5x``, and None of ``max``.
-
-    Raises:
-        ReplayError: neither.
-
-    """
+    """Read ``1.5x``, and None of ``max``."""
     if text == "max":
         return None
     if re.fullmatch(r"\d+(\.\d+)?x", text) is None or not float(text[:-1]):

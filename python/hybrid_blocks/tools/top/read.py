@@ -104,7 +104,6 @@ def parse(text: str, at: float, engine: str | None = None) -> Reading:
     Raises:
         InvalidArgumentError: prometheus_client is missing.
         GoneError: it is no text of Prometheus.
-
     """
     try:
         from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
@@ -134,12 +133,7 @@ Clock = Callable[[], float]
 
 
 def metrics_url(text: str) -> str:
-    """Return where the figures of the engine at an address are: ``host:8000`` will do.
-
-    Raises:
-        InvalidArgumentError: it is no address of HTTP.
-
-    """
+    """Return where the figures of the engine at an address are: ``host:8000`` will do."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts = urlsplit(url)
@@ -157,7 +151,6 @@ def fetch(url: str, limit_s: float = LIMIT_S, now: Clock = time.monotonic) -> st
 
     Raises:
         GoneError: it does not answer, or not with its figures.
-
     """
     parts = urlsplit(url)
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
@@ -218,7 +211,6 @@ def read_engine(address: str, engine: str | None = None) -> Reading:
     Raises:
         InvalidArgumentError: prometheus_client is missing.
         GoneError: nothing answers there, or not with figures of that engine.
-
     """
     reading = parse(fetch(address), time.monotonic(), engine)
     if engine is not None and reading.engines and engine not in reading.engines:

@@ -35,12 +35,7 @@ MOST_LETTERS: Final = 32
 
 
 def plan(model: Model, memory: str, deployment: Deployment) -> PlanPicture:
-    """Return the picture of a plan; the memory is what a person writes.
-
-    Raises:
-        HybridBlocksError: the memory is no size, or the model does not fit.
-
-    """
+    """Return the picture of a plan; the memory is what a person writes."""
     planned = Plan(model, parse_memory(memory), deployment)
     return make_plan_picture(planned, make_report(planned, typical_lengths(planned.limit)))
 

@@ -177,12 +177,7 @@ def html_of(page: Document) -> str:
 
 
 def write(page: Document, path: Path) -> None:
-    """Write a page to a file.
-
-    Raises:
-        InvalidArgumentError: the file cannot be written.
-
-    """
+    """Write a page to a file."""
     try:
         path.write_text(html_of(page), encoding="utf-8")
     except OSError as error:

@@ -103,7 +103,6 @@ class PlanPage:
         slider: the index of the length that is shown.
         root: what a document shows.
         script: draws the page.
-
     """
 
     def __init__(

@@ -120,7 +120,6 @@ def serve(model: Model, memory: str, port: int, on_ready: Callable[[str], None])
     Raises:
         HybridBlocksError: the first plan cannot be made.
         OSError: the port is taken.
-
     """
     plan(model, memory, START)
     server = make_server(model, memory, port)

@@ -52,7 +52,6 @@ class Plan:
         natural: the arena of level ``natural``.
         vllm: vLLM's pool; None where vLLM cannot serve the model, and ``vllm_refusal`` says why.
         sglang: SGLang's pools; None where they are not planned, and ``sglang_refusal`` says why.
-
     """
 
     def __init__(self, model: Model, memory_bytes: int, deployment: Deployment) -> None:
@@ -61,7 +60,6 @@ class Plan:
         Raises:
             PlanError: neither geometry holds one request of the maximum length; says which length
                 fits. Or no kernel takes blocks of ``--block-size``.
-
         """
         check_block_size(deployment)
         case = (model, memory_bytes, deployment)

@@ -56,7 +56,6 @@ def why(
 
     Raises:
         PlanError: no figure has this name, or this plan has no such figure.
-
     """
     asked = _plain(name)
     if asked == MEMORY:

@@ -63,10 +63,6 @@ def _beside_wider_pages(model: Model, rank: Rank, asked: int) -> int:
     """Tokens whose page covers a kernel's smallest block in the model's own format.
 
     Follows ``Platform._align_heterogeneous_kv_block_size``.
-
-    Raises:
-        PlanError: windows beside layers of another format are not modelled.
-
     """
     narrow = token_bytes(model, rank)
     if any(layer.cache.kind != FullAttention.kind for layer in model.layers):
@@ -94,12 +90,7 @@ def token_bytes(model: Model, rank: Rank) -> int:
 
 
 def alignment(model: Model, deployment: Deployment) -> int | None:
-    """Tokens between the places at which states can be written; None if a layer writes none.
-
-    Raises:
-        PlanError: a card that is not known.
-
-    """
+    """Tokens between the places at which states can be written; None if a layer writes none."""
     if deployment.card is None or deployment.mamba_cache_mode != "align":
         return None
     if model.model_type in _OTHER_KERNELS:

@@ -42,12 +42,7 @@ class VllmGroup(msgspec.Struct, frozen=True):
 
 
 def group(members: tuple[Member, ...]) -> tuple[VllmGroup, ...]:
-    """Cut the layers of a whole model, all pipeline stages together, into groups.
-
-    Raises:
-        PlanError: vLLM cannot serve this mix of pages.
-
-    """
+    """Cut the layers of a whole model, all pipeline stages together, into groups."""
     if _one_table(members):
         return (VllmGroup(members),)
     return _equal_groups(_unify_pages(members))

@@ -123,7 +123,6 @@ def plan_vllm(model: Model, memory_bytes: int, deployment: Deployment) -> VllmPl
 
     Raises:
         PlanError: vLLM cannot group these layers, or the memory holds no block.
-
     """
     rank = deployment.rank(model)
     length = deployment.length(model)

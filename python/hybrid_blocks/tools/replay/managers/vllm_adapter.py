@@ -68,7 +68,6 @@ def make_groups(
 
     Raises:
         ReplayError: a kind of attention that is not replayed.
-
     """
     unit = match_unit or 1
     return [_group(group, number, deployment, unit) for number, group in enumerate(plan.groups)]
