@@ -308,7 +308,6 @@ def test_memory_is_told_in_what_each_manager_hands_out(trace: Path) -> None:
         ("--share 5% --all", "--all beside --share"),
         ("--share 5% --html page.html", "--html beside --share"),
         ("--host 1GiB --num-blocks 99", "--num-blocks beside --host"),
-        ("--host 1GiB --html page.html", "--html beside --host"),
         ("--host 1GiB --manager vllm", "--host without --manager rust"),
         ("--retention dense", "--retention without --manager vllm"),
         ("--manager vllm --signal 0.8", "--signal without --manager rust"),

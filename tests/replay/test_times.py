@@ -16,6 +16,7 @@ from hybrid_blocks.tools.replay import EngineConfig, ManagerName, ReplayError, b
 from hybrid_blocks.tools.replay.cache import model_cache
 from hybrid_blocks.tools.replay.config import Target
 from hybrid_blocks.tools.replay.managers import VllmOptions
+from hybrid_blocks.tools.replay.report import rows
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.replay.timed import timed
 from hybrid_blocks.tools.replay.times import MOST_STEPS, highest_step, rate_of, read_rate
@@ -217,8 +218,23 @@ def test_the_command_shows_times_beside_targets_with_host_memory(tmp_path: Path)
     assert hosted["host_tokens"] > 0
     assert set(alone["times"]["targets"]) == set(TARGETS.split(","))
     assert alone["card"] == "H100-80GB"
-    run(*LOAD, *OURS, *clock, "--html", str(page))
-    assert "time to first token" in page.read_text()
+    run(*LOAD, *OURS, *clock, "--host", "64GiB", "--html", str(page))
+    shown = page.read_text()
+    first = f"{alone['times']['ttft_mean_ms']:,.0f} ms mean"
+    assert f"output tokens a second: {hosted['times']['tokens_per_second']:,.0f}" in shown
+    assert shown.count(f"time to first token: {first}") == 1
+    assert "loaded from host memory" in shown
+    assert "64 GiB of host memory has no map: a map shows a device without host" in shown
+
+
+def test_a_table_has_the_rows_of_all_columns_in_their_order() -> None:
+    columns = [{"a": "1", "c": "2", "d": "3"}, {"a": "4", "b": "5", "d": ""}]
+    assert list(rows(columns)) == [
+        ("a", ["1", "4"]),
+        ("b", ["", "5"]),
+        ("c", ["2", ""]),
+        ("d", ["3", ""]),
+    ]
 
 
 def test_the_verdict_names_the_variant_whose_first_token_comes_first() -> None:

@@ -54,7 +54,6 @@ def check_options(
         given.refuse("trace_format", why="without TRACE: a generated workload has no file")
     if "host" in given:
         given.refuse("num_blocks", why="beside --host: host memory takes a model's bytes")
-        given.refuse("html", why="beside --host: a page shows the device alone")
     if "clock" in given:
         given.refuse("gpu", "share", "num_blocks", why="beside --clock, which times a model's card")
     else:

@@ -83,8 +83,15 @@ def side_by_side(title: str, names: Sequence[str], columns: Sequence[dict[str, s
 
 
 def rows(columns: Sequence[dict[str, str]]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the figures of the longest column, each with its cells; none without any."""
-    for figure in max(columns, key=len):
+    """Yield the figures of all columns in order, each with its cells; none without any."""
+    names = [*max(columns, key=len)]
+    for column in columns:
+        before = ""
+        for figure in column:
+            if figure not in names:
+                names.insert(names.index(before) + 1 if before else 0, figure)
+            before = figure
+    for figure in names:
         cells = [column.get(figure, "") for column in columns]
         if any(cells):
             yield figure, cells

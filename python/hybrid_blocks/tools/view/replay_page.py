@@ -37,6 +37,7 @@ WITHOUT_ARENA: Final = (
     "{} has no map: in vLLM all groups share one pool of equal blocks, so no memory changes hands. "
     "The next chart shows how many of its blocks are in use."
 )
+OVER_HOST: Final = "{} has no map: a map shows a device without host memory below it."
 
 MANAGER: Final = (
     "Manager rust is the core of this package; vLLM runs it at level natural. Manager vllm is "
@@ -130,11 +131,7 @@ class ReplayPage:
             row(button, slider),
             now,
             *(part for drawn in maps if drawn is not None for part in drawn.parts),
-            *(
-                text(f"<p>{WITHOUT_ARENA.format(safe(run.name))}</p>")
-                for run in picture.runs
-                if run.arena is None
-            ),
+            *(text(_without_map(run)) for run in picture.runs if run.arena is None),
             text("<h2>Use of the memory, requests, and prompt tokens found</h2>"),
             *shown[:3],
             text(f"<h2>Each prompt, when it first runs</h2>{marks}"),
@@ -260,7 +257,7 @@ def head(picture: ReplayPicture) -> str:
     runs = "".join(
         f'<div class="side">{safe(run.name)}<br><b>{run.hit_rate}</b> of prompt tokens found<br>'
         f"{safe(run.figures['peak running'])} at once at most; "
-        f"preemptions: {safe(run.figures['preemptions'])}</div>"
+        f"preemptions: {safe(run.figures['preemptions'])}{_times(run)}</div>"
         for run in picture.runs
     )
     without = ""
@@ -277,6 +274,22 @@ def head(picture: ReplayPicture) -> str:
         f"{without}"
         f'<div class="sides">{runs}</div>'
     )
+
+
+def _without_map(run: Run) -> str:
+    """Say why a run has no map."""
+    why = OVER_HOST if run.has_host else WITHOUT_ARENA
+    return f"<p>{why.format(safe(run.name))}</p>"
+
+
+def _times(run: Run) -> str:
+    """Say the times of a card, where one was named."""
+    shown = (
+        f"<br>{name}: {safe(run.figures[name])}"
+        for name in ("time to first token", "time a token", "output tokens a second")
+        if name in run.figures
+    )
+    return "".join(shown)
 
 
 def _table(picture: ReplayPicture) -> str:

@@ -96,6 +96,7 @@ class Run:
             found, and earlier requests have the first ``again``. ``share`` of all prompt tokens was
             found so far.
         arena: slabs over time, where there is a film.
+        has_host: whether host memory lies below the device.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Run:
     samples: dict[str, Floats]
     requests: dict[str, Any]
     arena: Arena | None
+    has_host: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ def _run(
         samples=_samples(result, timeline),
         requests=requests,
         arena=None if timeline.film is None else _arena(cache, timeline.film, requests),
+        has_host=result.host_tokens is not None,
     )
 
 
