@@ -107,7 +107,8 @@ def measured(group: Group, options: argparse.Namespace) -> Iterator[Row]:
                 medians = {name: _median([row[name] for row in rows]) for name in rows[0]}
                 speeds = [row["tokens_s"] for row in rows]
                 spread = round(max(speeds) / min(speeds) - 1, 3)
-                yield about | medians | {"turns": len(rows), "spread": spread}
+                about |= medians | {"turns": len(rows), "spread": spread}
+                yield about | {"machine_load": round(os.getloadavg()[0], 1)}
 
 
 def _median(values: list[float | None]) -> float | None:

@@ -35,6 +35,15 @@ STEPS = ("8", "15", "30")
 """Milliseconds of a step."""
 RATES = (80, 160)
 """Requests that arrive in a second."""
+CLOCKED = (
+    ("Nemotron-3-Nano-30B-A3B", "Nemotron-3-Nano-30B-A3B-NVFP4/B200/1", RATES),
+    ("gpt-oss-20b", "gpt-oss-20b/B200/1", RATES),
+    ("Qwen3.5-35B-A3B", "Qwen3.5-35B-A3B/B200/1", (40, 80)),
+    ("Qwen3.5-35B-A3B", "Qwen3.5-35B-A3B/H100-80GB/1", (20, 40)),
+    ("Qwen3.5-27B", "Qwen3.5-27B/H100-80GB/1", (10, 20)),
+    ("Granite-4.0-H-Tiny", "Granite-4.0-H-Tiny/H100-80GB/1", (40, 80)),
+)
+"""Models, the clocks of their steps, and requests that arrive in a second."""
 
 Cell = dict[str, Any]
 """A step, and how many run, the rate at which they arrive, or a load and how many of it run."""
@@ -61,15 +70,14 @@ def groups(running: tuple[int, ...]) -> Iterator[Group]:
     def timed(*rows: str) -> tuple[Cell, ...]:
         return tuple({"step": row, "running": count} for row in rows for count in running)
 
-    arriving = [{"step": STEPS[0], "rate": rate} for rate in RATES]
-    yield Group("steps", hybrid, SIDES | WHOLE, (*timed(*STEPS), *arriving))
-    for model, rows in (
-        ("Nemotron-3-Nano-30B-A3B", ("Nemotron-3-Nano-30B-A3B-NVFP4/B200/1",)),
-        ("gpt-oss-20b", ("gpt-oss-20b/B200/1",)),
-        (hybrid, (f"{hybrid}/B200/1", f"{hybrid}/H100-80GB/1")),
-        ("Qwen3.5-27B", ("Qwen3.5-27B/H100-80GB/1",)),
-    ):
-        yield Group("clock", model, of("vLLM", "one call"), timed(*rows))
+    def arriving(step: str, rates: tuple[int, ...]) -> tuple[Cell, ...]:
+        return tuple({"step": step, "rate": rate} for rate in rates)
+
+    yield Group("steps", hybrid, SIDES | WHOLE, (*timed(*STEPS), *arriving(STEPS[0], RATES)))
+    for model in dict.fromkeys(model for model, *_ in CLOCKED):
+        rows = [(step, rates) for name, step, rates in CLOCKED if name == model]
+        cells = (cell for step, rates in rows for cell in (*timed(step), *arriving(step, rates)))
+        yield Group("clock", model, SIDES, tuple(cells))
     few = tuple({"step": step, "running": RUNNING[0]} for step in STEPS)
     yield Group("checkpoint", hybrid, UNPRICED, few)
     tools = {"step": f"{hybrid}/H100-80GB/1", "load": "tools", "requests": 200, "at_once": 16}

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from cases import MEMORY, STEP
 from clocks import Clock, Wall
-from hybrid_blocks.geometry.step_time import record
+from hybrid_blocks.geometry.deployment import Deployment
+from hybrid_blocks.geometry.step_time import record, step_time
+from hybrid_blocks.model import load_model
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.utils.torch_utils import set_default_torch_dtype
@@ -27,13 +29,16 @@ Milliseconds = Callable[[int, int, int, float], float]
 
 
 def milliseconds(step: str) -> Milliseconds:
-    """Return the time of a step: always the same, or by the row ``model/card/tp`` of the clock."""
+    """Return the time of a step: always the same, or that of ``model/card/tp`` by the clock."""
     try:
         constant = float(step)
     except ValueError:
         model, card, tp = step.rsplit("/", 2)
         rows = (row for row in record().rows if (row.model, row.card) == (model, card))
-        return next(row for row in rows if row.tp == int(tp)).milliseconds
+        if (found := next((row for row in rows if row.tp == int(tp)), None)) is None:
+            found = step_time(load_model(model), Deployment(card=card, tp=int(tp)))
+        assert found is not None, f"no clock of {step}"
+        return found.milliseconds
     return lambda *_: constant
 
 
