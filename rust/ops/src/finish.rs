@@ -1,5 +1,7 @@
 //! The end of a run: a request that fits alone finishes, and nothing is left behind.
 
+use hybrid_blocks::{PoolId, Store};
+
 use crate::op::Op;
 use crate::request::Request;
 use crate::setup::Setup;
@@ -21,17 +23,17 @@ impl World {
         }
         self.run_copies()?;
         for pool in 0..self.setup.pools().len() as u32 {
-            let live = self.system.num_live(pool);
+            let live = self.system.store().pool(PoolId(pool)).num_live();
             ensure!(live == 0, "{live} blocks of pool {pool} have owners, but nobody is left");
         }
         let slabs = u64::from(self.setup.num_slabs) - 1;
         if !self.setup.blocks_per_slab.is_empty() {
-            let whole = self.system.num_whole_slabs();
+            let whole = self.system.store().num_whole_slabs();
             ensure!(whole == slabs, "{whole} of {slabs} slabs are whole");
         }
         self.system.reset().map_err(|error| error.to_string())?;
         if !self.setup.blocks_per_slab.is_empty() {
-            let free = self.system.num_free_slabs();
+            let free = self.system.store().num_free_slabs();
             ensure!(u64::from(free) == slabs, "{free} of {slabs} slabs are free");
         }
         self.settle()?;
@@ -49,7 +51,7 @@ impl World {
             ensure!(
                 misfits < 3,
                 "{id} fits alone and is refused after {computed} tokens, {} whole slabs of {}",
-                self.system.num_whole_slabs(),
+                self.system.store().num_whole_slabs(),
                 self.setup.num_slabs
             );
             if !self.step(0, Op::MAX_CHUNK)? {

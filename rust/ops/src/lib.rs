@@ -19,7 +19,7 @@
 //! script                    bytes and JSON lines of either
 //! tokens, memory            what tokens leave behind; the simulated device
 //! op, setup                 the vocabulary of operations; knows no manager
-//! system                    the only file that calls hybrid_blocks::BlockManager
+//! system                    the only file that changes a hybrid_blocks::BlockManager
 //! request <- world <- {predict, refuse, reserved, finish}
 //! serving                   an engine over hybrid_blocks::vllm::KvCacheManager
 //! ```

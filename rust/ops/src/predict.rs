@@ -1,6 +1,6 @@
 //! Allocation, and in plain setups the prediction of hits.
 
-use hybrid_blocks::Error;
+use hybrid_blocks::{Error, PoolId, Store};
 
 use crate::request::Request;
 use crate::world::{Check, World, ensure};
@@ -100,7 +100,7 @@ impl World {
             let expected = request.allocated.div_ceil(group.block_size);
             ensure!(table.len() as u32 >= expected, "{} blocks of {expected}", table.len());
             for &block in &table[had_room.div_ceil(group.block_size) as usize..] {
-                let owners = self.system.num_owners(group.pool, block);
+                let owners = self.system.store().pool(PoolId(group.pool)).ref_count(block);
                 // Requests behind it may have hit what it computes.
                 ensure!(
                     owners == 1 || (owners > 1 && !is_last),

@@ -48,9 +48,9 @@ impl World {
             }
             Refusal::MoreThanThereIsRoomFor => {
                 let room = request.allocated.min(request.num_tokens()) - request.computed;
-                for n in [room + 1, u32::MAX] {
-                    refused!(system.advance(&[handle], &[n]), Error::InvalidArgument(_));
-                }
+                let most = system.unnoted().advance(&[handle], &[u32::MAX]);
+                refused!(most, Error::InvalidArgument(_));
+                refused!(system.advance(&[handle], &[room + 1]), Error::InvalidArgument(_));
             }
             Refusal::FewerThanGotRoom => {
                 if request.entered > request.computed {
@@ -60,11 +60,11 @@ impl World {
             }
             Refusal::TooLarge => {
                 let too_many = system.max_request_tokens() + 1;
-                for (n, lookahead) in [(too_many, 0), (0, too_many), (u32::MAX, u32::MAX)] {
-                    refused!(
-                        system.allocate(&[handle], &[n], lookahead),
-                        Error::RequestTooLarge { .. }
-                    );
+                let most = system.unnoted().allocate(&[handle], &[u32::MAX], u32::MAX);
+                refused!(most, Error::RequestTooLarge { .. });
+                for (n, lookahead) in [(too_many, 0), (0, too_many)] {
+                    let result = system.allocate(&[handle], &[n], lookahead);
+                    refused!(result, Error::RequestTooLarge { .. });
                 }
             }
             Refusal::IdInUse => {
@@ -72,14 +72,12 @@ impl World {
             }
             Refusal::DigestsMissing => {
                 let num_tokens = self.setup.hash_block_size;
+                let manager = system.unnoted();
                 refused!(
-                    system.add_without_digests("new", num_tokens),
+                    manager.add_request("new", num_tokens, vec![]),
                     Error::InvalidArgument(_) | Error::RequestTooLarge { .. }
                 );
-                refused!(
-                    system.append_without_digests(handle, num_tokens),
-                    Error::InvalidArgument(_)
-                );
+                refused!(manager.append(handle, num_tokens, &[]), Error::InvalidArgument(_));
             }
             Refusal::UnknownGroup => {
                 let group = self.setup.groups.len() as u32;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hybrid_blocks::{BlockId, ByteSizes, GroupKind, ReservedBytes, Role};
+use hybrid_blocks::{BlockId, ByteSizes, GroupKind, PoolId, ReservedBytes, Role, Store};
 
 use crate::request::Request;
 use crate::setup::Group;
@@ -48,18 +48,20 @@ impl World {
             expected.padding += num_blocks * u64::from(id);
         }
         let mut num_slabs = 0;
+        let store = self.system.store();
         for (pool, &cut) in (0..).zip(cuts) {
+            let states = store.pool(PoolId(pool));
             for slab in 1..self.setup.num_slabs {
                 let blocks = slab * cut..(slab + 1) * cut;
-                if !blocks.clone().any(|block| self.system.num_owners(pool, BlockId(block)) > 0) {
+                if !blocks.clone().any(|block| states.ref_count(BlockId(block)) > 0) {
                     continue;
                 }
                 num_slabs += 1;
                 expected.padding += SLAB_BYTES - u64::from(cut) * stride(pool);
                 for block in blocks.filter(|&block| !in_tables.contains(&(pool, block))) {
-                    let part = if self.system.num_owners(pool, BlockId(block)) > 0 {
+                    let part = if states.ref_count(BlockId(block)) > 0 {
                         &mut expected.copies
-                    } else if self.system.is_hashed(pool, BlockId(block)) {
+                    } else if states.is_hashed(BlockId(block)) {
                         &mut expected.cached
                     } else {
                         &mut expected.free
@@ -69,7 +71,7 @@ impl World {
             }
         }
         ensure!(found == expected, "reserved: {found:?}, not {expected:?}");
-        let whole = self.system.num_whole_slabs();
+        let whole = store.num_whole_slabs();
         ensure!(num_slabs + whole == u64::from(self.setup.num_slabs) - 1, "{num_slabs} slabs");
         let total: u64 = found.parts().iter().map(|(_, bytes)| bytes).sum();
         ensure!(total == num_slabs * SLAB_BYTES, "{total} bytes in {num_slabs} slabs: {found:?}");

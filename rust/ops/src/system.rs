@@ -1,8 +1,10 @@
-//! [`System`]: the manager under test. The only file that calls it.
+//! [`System`]: the manager under test. The only file that changes it.
+
+use std::ops::Deref;
 
 use hybrid_blocks::{
-    BlockCopy, BlockId, BlockManager, BlockStore, ByteSizes, CacheEvent, Config, Digest, Error,
-    GroupId, GroupSpec, Hint, PoolId, PrefillCheckpoint, ReservedBytes, Stats, Store,
+    BlockCopy, BlockId, BlockManager, BlockStore, CacheEvent, Config, Digest, Error, GroupId,
+    GroupSpec, Hint, PoolId, PrefillCheckpoint, Store,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -20,6 +22,7 @@ pub struct Call {
     pub returned: Value,
 }
 
+/// The manager, and a transcript of the calls that change it or that Python repeats. Other looks are the manager's own.
 pub(crate) struct System {
     manager: BlockManager,
     keeps_apart: bool,
@@ -71,11 +74,6 @@ fn returned<T>(result: &Result<T, Error>, value: impl FnOnce(&T) -> Value) -> Va
     result.as_ref().map_or_else(|error| json!({ "error": error_name(error) }), value)
 }
 
-/// Python's counts are signed.
-fn are_python_counts(counts: &[u32]) -> bool {
-    counts.iter().all(|&count| i32::try_from(count).is_ok())
-}
-
 fn ids(blocks: &[BlockId]) -> Vec<u32> {
     blocks.iter().map(|block| block.0).collect()
 }
@@ -93,6 +91,24 @@ fn copies(copies: &[BlockCopy], keeps_apart: bool) -> Vec<Vec<u32>> {
 fn row(it: &PrefillCheckpoint) -> Vec<u64> {
     let ids = [it.group.0, it.position, it.src.0, it.dst.0].map(u64::from);
     [[it.handle].as_slice(), &ids].concat()
+}
+
+impl Deref for System {
+    type Target = BlockManager;
+
+    fn deref(&self) -> &BlockManager {
+        &self.manager
+    }
+}
+
+/// Methods that note a call of the manager's method of the same name.
+macro_rules! noted {
+    ($($name:ident($($arg:ident: $kind:ty),*) -> $returned:ty;)*) => {$(
+        pub(crate) fn $name(&mut self, $($arg: $kind),*) -> Result<$returned, Error> {
+            let result = self.manager.$name($($arg),*);
+            self.noted(stringify!($name), || json!([$($arg),*]), result)
+        }
+    )*};
 }
 
 impl System {
@@ -149,7 +165,20 @@ impl System {
         result
     }
 
-    // --- requests ---
+    noted! {
+        preempt(handles: &[u64]) -> ();
+        free(handles: &[u64]) -> ();
+        chunk(handle: u64, start: u32, most: u32) -> u32;
+        allocate(handles: &[u64], counts: &[u32], lookahead: u32) -> usize;
+        advance(handles: &[u64], counts: &[u32]) -> ();
+        reset() -> ();
+        progress(handle: u64) -> (u32, u32, u32);
+    }
+
+    /// The manager, for calls that Python cannot make: counts are signed there, and a hasher makes the digests.
+    pub(crate) fn unnoted(&mut self) -> &mut BlockManager {
+        &mut self.manager
+    }
 
     pub(crate) fn add(
         &mut self,
@@ -175,11 +204,6 @@ impl System {
         self.note("set_session_hint", || json!([session, hint.name()]), || json!(is_known));
     }
 
-    /// Without the digests that full hash blocks have. Python cannot ask for that.
-    pub(crate) fn add_without_digests(&mut self, id: &str, num_tokens: u32) -> Result<u64, Error> {
-        self.manager.add_request(id, num_tokens, vec![])
-    }
-
     pub(crate) fn append(
         &mut self,
         handle: u64,
@@ -194,73 +218,15 @@ impl System {
         result
     }
 
-    /// Without the digests that full hash blocks have. Python cannot ask for that.
-    pub(crate) fn append_without_digests(
-        &mut self,
-        handle: u64,
-        num_tokens: u32,
-    ) -> Result<(), Error> {
-        self.manager.append(handle, num_tokens, &[])
-    }
-
-    pub(crate) fn find(&self, id: &str) -> Option<u64> {
-        self.manager.find(id)
-    }
-
-    pub(crate) fn preempt(&mut self, handles: &[u64]) -> Result<(), Error> {
-        let result = self.manager.preempt(handles);
-        self.noted("preempt", || json!([handles]), result)
-    }
-
-    pub(crate) fn free(&mut self, handles: &[u64]) -> Result<(), Error> {
-        let result = self.manager.free(handles);
-        self.noted("free", || json!([handles]), result)
-    }
-
-    // --- a step ---
-
     pub(crate) fn match_prefix(&mut self, handle: u64) -> Result<u32, Error> {
         let result = self.manager.match_prefix(handle).map(|hit| hit.num_tokens);
         self.noted("match_prefix", || json!([handle]), result)
-    }
-
-    pub(crate) fn chunk(&mut self, handle: u64, start: u32, most: u32) -> Result<u32, Error> {
-        let result = self.manager.chunk(handle, start, most);
-        self.noted("chunk", || json!([handle, start, most]), result)
-    }
-
-    pub(crate) fn allocate(
-        &mut self,
-        handles: &[u64],
-        counts: &[u32],
-        lookahead: u32,
-    ) -> Result<usize, Error> {
-        let result = self.manager.allocate(handles, counts, lookahead);
-        if !are_python_counts(counts) {
-            return result;
-        }
-        self.noted("allocate", || json!([handles, counts, lookahead]), result)
-    }
-
-    pub(crate) fn advance(&mut self, handles: &[u64], counts: &[u32]) -> Result<(), Error> {
-        let result = self.manager.advance(handles, counts);
-        if !are_python_counts(counts) {
-            return result;
-        }
-        self.noted("advance", || json!([handles, counts]), result)
     }
 
     pub(crate) fn tick(&mut self) {
         self.manager.tick();
         self.note("tick", || json!([]), || Value::Null);
     }
-
-    pub(crate) fn reset(&mut self) -> Result<(), Error> {
-        let result = self.manager.reset();
-        self.noted("reset", || json!([]), result)
-    }
-
-    // --- what is told ---
 
     pub(crate) fn take_copies(&mut self) -> Result<Vec<BlockCopy>, Error> {
         let (result, keeps_apart) = (self.manager.take_copies(), self.keeps_apart);
@@ -285,19 +251,6 @@ impl System {
         events
     }
 
-    // --- what can be seen ---
-
-    /// Known, computed and allocated tokens.
-    pub(crate) fn progress(&mut self, handle: u64) -> Result<(u32, u32, u32), Error> {
-        let result = self.manager.progress(handle);
-        self.noted("progress", || json!([handle]), result)
-    }
-
-    /// As [`System::progress`], without a place in the transcript.
-    pub(crate) fn peek_progress(&self, handle: u64) -> Result<(u32, u32, u32), Error> {
-        self.manager.progress(handle)
-    }
-
     /// As [`System::table`], with a place in the transcript.
     pub(crate) fn ask_table(&mut self, handle: u64, group: u32) -> Result<Vec<BlockId>, Error> {
         let result = self.manager.blocks(handle, GroupId(group)).map(<[BlockId]>::to_vec);
@@ -310,26 +263,6 @@ impl System {
         self.manager.blocks(handle, GroupId(group)).expect("the request is known")
     }
 
-    pub(crate) fn max_request_tokens(&self) -> u32 {
-        self.manager.max_request_tokens()
-    }
-
-    pub(crate) fn num_owners(&self, pool: u32, block: BlockId) -> u32 {
-        self.manager.store().pool(PoolId(pool)).ref_count(block)
-    }
-
-    pub(crate) fn is_hashed(&self, pool: u32, block: BlockId) -> bool {
-        self.manager.store().pool(PoolId(pool)).is_hashed(block)
-    }
-
-    pub(crate) fn reserved_bytes(&self, sizes: ByteSizes<'_>) -> Result<ReservedBytes, Error> {
-        self.manager.reserved_bytes(sizes)
-    }
-
-    pub(crate) fn num_live(&self, pool: u32) -> u32 {
-        self.manager.store().pool(PoolId(pool)).num_live()
-    }
-
     pub(crate) fn cached_block(&self, pool: u32, group: u32, digest: Digest) -> Option<BlockId> {
         let key = hybrid_blocks::Key { digest, group: GroupId(group) };
         self.manager.store().get(PoolId(pool), &key)
@@ -340,22 +273,10 @@ impl System {
         (0..store.num_pools()).map(|pool| store.prefix_index(PoolId(pool)).len()).sum()
     }
 
-    pub(crate) fn num_free_slabs(&self) -> u32 {
-        self.manager.store().num_free_slabs()
-    }
-
-    pub(crate) fn num_whole_slabs(&self) -> u64 {
-        self.manager.store().num_whole_slabs()
-    }
-
     pub(crate) fn check_integrity(&mut self) -> Result<(), String> {
         let result = self.manager.check_integrity();
         self.note("check_integrity", || json!([]), || Value::Null);
         result
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        self.manager.stats()
     }
 
     /// Everything that can be seen but the requests, in words.
@@ -371,7 +292,7 @@ impl System {
                 (blocks, counts, store.prefix_index(pool))
             })
             .collect();
-        let (slabs, stats) = (store.num_free_slabs(), self.stats());
+        let (slabs, stats) = (store.num_free_slabs(), self.manager.stats());
         format!("{pools:?} {slabs} {stats:?} {}", self.manager.num_requests())
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hybrid_blocks::hash::{Algorithm, BlockHasher};
 use hybrid_blocks::{
-    BlockCopy, CacheEvent, Digest, Error, GroupKind, Hint, PrefillCheckpoint, Stats,
+    BlockCopy, BlockManager, CacheEvent, Digest, Error, GroupKind, Hint, PrefillCheckpoint, Stats,
 };
 
 use crate::memory::Memory;
@@ -561,7 +561,7 @@ impl World {
             .iter()
             .map(|request| {
                 let tables = self.groups().map(|(id, _)| self.system.table(request.handle, id));
-                (tables.collect::<Vec<_>>(), self.system.peek_progress(request.handle))
+                (tables.collect::<Vec<_>>(), BlockManager::progress(&self.system, request.handle))
             })
             .collect();
         format!("{} {requests:?}", self.system.dump())
