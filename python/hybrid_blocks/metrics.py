@@ -1,6 +1,8 @@
-"""Figures that an engine publishes: one metric each, by the part that counts it."""
+"""Figures that an engine publishes, one metric each: ``metrics.toml``."""
 
+import tomllib
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import Final, Literal
 
 import msgspec
@@ -42,71 +44,35 @@ class Sample(msgspec.Struct, frozen=True):
     value: float
 
 
-INFO: Final = Figure(
-    "hybrid_blocks_info",
-    "gauge",
-    "1; the labels name the version, the level that runs, and why no higher one does.",
-    ("version", "vllm_version", "level", "reason"),
-)
-BLOCKS: Final = Figure(
-    "hybrid_blocks_blocks", "gauge", "Blocks by state; by pool at level natural.", ("pool", "state")
-)
-SLABS: Final = Figure("hybrid_blocks_slabs", "gauge", "Slabs by owner.", ("owner",))
-RESERVED: Final = Figure(
-    "hybrid_blocks_reserved_bytes",
-    "gauge",
-    "Bytes of slabs in which a block has an owner, by what they are held for.",
-    ("part",),
-)
-SLAB_STEALS: Final = Figure(
-    "hybrid_blocks_slab_steals_total", "counter", "Slabs that a pool took from another."
-)
-FORKS: Final = Figure(
-    "hybrid_blocks_forks_total", "counter", "States copied for requests that resumed from them."
-)
-CHECKPOINTS_WRITTEN: Final = Figure(
-    "hybrid_blocks_checkpoints_written_total", "counter", "States kept, by place.", ("place",)
-)
-CHECKPOINTS_DROPPED: Final = Figure(
-    "hybrid_blocks_checkpoints_dropped_total", "counter", "States not kept, by reason.", ("reason",)
-)
-HITS: Final = Figure(
-    "hybrid_blocks_hits_total", "counter", "Admissions by what ended their hits.", ("ended_by",)
-)
-HITS_SHORTENED: Final = Figure(
-    "hybrid_blocks_hits_shortened_total", "counter", "Hits too scattered to resume from."
-)
-HELD_SLABS: Final = Figure(
-    "hybrid_blocks_held_slabs",
-    "gauge",
-    "Slabs of prompts that another engine has still to read, at most; HybridNixlConnector only.",
-)
-HELD_REFUSED: Final = Figure(
-    "hybrid_blocks_held_refused_total",
-    "counter",
-    "Prompts that found no room to wait for their reader, which computes them itself.",
-)
-STALLED_SLABS: Final = Figure(
-    "hybrid_blocks_stalled_slabs",
-    "gauge",
-    "Slabs kept from others, as a read that was given up may still write them.",
-)
-STALLED_READS: Final = Figure(
-    "hybrid_blocks_stalled_reads_total",
-    "counter",
-    "Requests that went on without what they read: the other engine did not answer in time.",
-)
-RECORD_DROPPED: Final = Figure(
-    "hybrid_blocks_record_dropped_total",
-    "counter",
-    "Finished requests that the record lacks: the file was slower than the engine, or failed.",
-)
+_TABLE: Final = tomllib.loads((files(__package__) / "metrics.toml").read_text())
 
-ENGINE: Final = (
-    *(INFO, BLOCKS, SLABS, RESERVED, SLAB_STEALS, FORKS),
-    *(CHECKPOINTS_WRITTEN, CHECKPOINTS_DROPPED, HITS, HITS_SHORTENED),
-    *(HELD_SLABS, HELD_REFUSED, STALLED_SLABS, STALLED_READS, RECORD_DROPPED),
-)
+
+def _figures(prefix: str) -> dict[str, Figure]:
+    """Return the figures with a prefix by the rest of their names, without ``_total``."""
+    return {
+        name: Figure(f"{prefix}{name}{'_total' * (kind == 'counter')}", kind, text, tuple(labels))
+        for name, (kind, text, *labels) in _TABLE[prefix].items()
+    }
+
+
+_ENGINE: Final = _figures("hybrid_blocks_")
+INFO = _ENGINE["info"]
+BLOCKS = _ENGINE["blocks"]
+SLABS = _ENGINE["slabs"]
+RESERVED = _ENGINE["reserved_bytes"]
+SLAB_STEALS = _ENGINE["slab_steals"]
+FORKS = _ENGINE["forks"]
+CHECKPOINTS_WRITTEN = _ENGINE["checkpoints_written"]
+CHECKPOINTS_DROPPED = _ENGINE["checkpoints_dropped"]
+HITS = _ENGINE["hits"]
+HITS_SHORTENED = _ENGINE["hits_shortened"]
+HELD_SLABS = _ENGINE["held_slabs"]
+HELD_REFUSED = _ENGINE["held_refused"]
+STALLED_SLABS = _ENGINE["stalled_slabs"]
+STALLED_READS = _ENGINE["stalled_reads"]
+RECORD_DROPPED = _ENGINE["record_dropped"]
+
+ENGINE: Final = tuple(_ENGINE.values())
 """All of them."""
 
 PLACES: Final = ("prompt", "followed", "loaded", "kept")
@@ -117,15 +83,7 @@ ENDS: Final = (
     *("complete", "unseen", "attention_evicted", "window_evicted", "no_checkpoint", "alignment"),
 )
 """The ends of hits: values of ``ended_by``."""
-PARTS: Final = {
-    "needed": "Computed tokens and states that a request still reads.",
-    "unfilled": "Room in requests' blocks without such a token: block ends, drafts, window starts.",
-    "copies": "Blocks that only copies under way own.",
-    "transfers": "Blocks that outlive their request, such as those that a connector still reads.",
-    "cached": "Cached blocks in slabs that also hold owned ones; only that pool can take them.",
-    "free": "Free blocks in such slabs.",
-    "padding": "Bytes that no block uses, since pools cut slabs of one size.",
-}
+PARTS: Final[dict[str, str]] = _TABLE["parts"]
 """The uses of reserved bytes: values of ``part``, with their meaning."""
 FREE: Final = "free"
 """The owner of slabs that no pool owns."""
@@ -154,73 +112,21 @@ def pool_names(num_pools: int, pools: Sequence[int], are_states: Sequence[bool])
 
 
 OFFLOAD_PREFIX: Final = "hybrid_blocks_offload_"
-_OFFLOAD_COUNTERS: Final = {
-    "lookups": "Look-ups of requests; each is one call for all groups and tiers.",
-    "stored_chunks": "Chunks copied from the device to host memory.",
-    "loaded_chunks": "Chunks copied from host memory to the device.",
-    "evicted_chunks": "Chunks whose place in host memory was taken.",
-    "stores_refused": "Stores that found no room in host memory beside what transfers use.",
-    "promoted_bytes": "Bytes read from disk and objects to host memory.",
-    "promotions_refused": "Reads from disk and objects that found no room in host memory at first.",
-    "passed_by_tokens": "Tokens that disk and objects hold and that were sooner computed.",
-}
-_OFFLOAD_GAUGES: Final = {
-    "host_live_bytes": "Bytes of host memory that states, and the attention they need, take.",
-    "host_held_bytes": "Bytes of host memory whose chunks can be found.",
-    "host_units": "Lengths in host memory from which a request can resume.",
-    "disk_bytes": "Bytes of segment files, also those that go first.",
-    "disk_chunks": "Chunks on disk.",
-    "object_chunks": "Chunks that the store of objects is known to hold.",
-    "object_uploads": "Chunks that wait for their upload to the store of objects.",
-    "disk_refused": "1 while the disk is not used: a write failed, or it does not answer.",
-    "object_refused": "1 while the store of objects is not used: it refused, or does not answer.",
-    "disk_read_bytes_per_second": "Rate of the last reads from the disk, waiting too; 0 at first.",
-    "disk_read_latency_seconds": "Time of the last reads from the disk, without their bytes' time.",
-    "object_read_bytes_per_second": "Rate of the last reads of objects, waiting too; 0 at first.",
-    "object_read_latency_seconds": "Time of the last reads of objects, without their bytes' time.",
-    "prompt_tokens_per_second": "Rate at which prompts are computed; 0 while it is not known.",
-}
-
-OFFLOAD_COUNTERS: Final = {
-    name: Figure(f"{OFFLOAD_PREFIX}{name}_total", "counter", text)
-    for name, text in _OFFLOAD_COUNTERS.items()
-}
+_OFFLOAD: Final = _figures(OFFLOAD_PREFIX)
+OFFLOAD_COUNTERS: Final = {name: it for name, it in _OFFLOAD.items() if it.kind == "counter"}
 """By the name between prefix and ``_total``."""
-OFFLOAD_GAUGES: Final = {
-    name: Figure(OFFLOAD_PREFIX + name, "gauge", text) for name, text in _OFFLOAD_GAUGES.items()
-}
+OFFLOAD_GAUGES: Final = {name: it for name, it in _OFFLOAD.items() if it.kind == "gauge"}
 """By the name after the prefix."""
 
-OFFLOAD: Final = (*OFFLOAD_COUNTERS.values(), *OFFLOAD_GAUGES.values())
+OFFLOAD: Final = tuple(_OFFLOAD.values())
 """All of them."""
 
 
-SEVERAL_PREFIX: Final = "hybrid_blocks_connector_"
-_LABELS: Final = ("connector",)
-_SEVERAL_COUNTERS: Final = {
-    "loads": "Loads that this connector was chosen for.",
-    "loaded_tokens": "Tokens of these loads.",
-    "failed_loads": "Loads of it that failed; their requests compute the tokens.",
-    "passed_by": "Offers of it that were not taken, as the request resumes sooner otherwise.",
-    "not_awaited": "Look-ups of it that were not waited for any longer.",
-    "wrong_answers": "Answers that no request could load, such as more tokens than a prompt has.",
-    "errors": "Errors that it raised instead of an answer.",
-}
-_SEVERAL_GAUGES: Final = {
-    "bytes_per_second": "Rate of its last loads, waiting too; 0 at first.",
-    "latency_seconds": "Time of its last loads, without their bytes' time.",
-}
-
-SEVERAL_COUNTERS: Final = {
-    name: Figure(f"{SEVERAL_PREFIX}{name}_total", "counter", text, _LABELS)
-    for name, text in _SEVERAL_COUNTERS.items()
-}
+_SEVERAL: Final = _figures("hybrid_blocks_connector_")
+SEVERAL_COUNTERS: Final = {name: it for name, it in _SEVERAL.items() if it.kind == "counter"}
 """By the name between prefix and ``_total``."""
-SEVERAL_GAUGES: Final = {
-    name: Figure(SEVERAL_PREFIX + name, "gauge", text, _LABELS)
-    for name, text in _SEVERAL_GAUGES.items()
-}
+SEVERAL_GAUGES: Final = {name: it for name, it in _SEVERAL.items() if it.kind == "gauge"}
 """By the name after the prefix."""
 
-SEVERAL: Final = (*SEVERAL_COUNTERS.values(), *SEVERAL_GAUGES.values())
+SEVERAL: Final = tuple(_SEVERAL.values())
 """All of them."""

@@ -7,7 +7,7 @@ import estimate_error
 import pytest
 from hybrid_blocks.geometry.card import CARDS, find
 from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.plan.memory import SOLD, parse_cards
+from hybrid_blocks.tools.plan.memory import parse_cards, sold_with
 from typer.testing import CliRunner
 
 
@@ -89,10 +89,11 @@ def test_a_card_may_be_given_by_its_size() -> None:
 
 
 def test_gb_are_what_cards_are_sold_with() -> None:
-    for gigabytes, names in SOLD.items():
+    for gigabytes in {card.sold for card in CARDS.values()}:
         cards = parse_cards(f"2x{gigabytes}GB")
-        assert cards.total_bytes == min(CARDS[name].total_bytes for name in names)
-    assert {name for names in SOLD.values() for name in names} == set(CARDS)
+        assert cards.total_bytes == min(CARDS[name].total_bytes for name in sold_with(gigabytes))
+    assert sold_with(24) == ["L4", "A10", "RTX-4090", "RTX-3090"]
+    assert all(card.gib < card.sold for card in CARDS.values())
     assert parse_cards("50GB").total_bytes == 50 * 10**9
     assert parse_cards("80GiB").note is None
 

@@ -12,34 +12,6 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.weights import weight_bytes
 from hybrid_blocks.units import gib, parse_memory
 
-SOLD: Final = {
-    16: ("T4",),
-    24: ("L4", "A10", "RTX-4090", "RTX-3090"),
-    32: ("RTX-5090", "V100-32GB"),
-    40: ("A100-40GB",),
-    48: ("L40S", "RTX-A6000", "RTX-6000-Ada"),
-    80: ("H100-80GB", "A100-80GB"),
-    94: ("H100-94GB",),
-    96: ("RTX-PRO-6000",),
-    141: ("H200",),
-    180: ("B200",),
-    192: ("MI300X",),
-}
-"""Cards by the GB that they are sold with, the one with the least memory first."""
-
-_OTHER_NAMES: Final = {
-    "A10G": "A10",
-    "A100": "A100-80GB",
-    "H100": "H100-80GB",
-    "H100-NVL": "H100-94GB",
-    "3090": "RTX-3090",
-    "4090": "RTX-4090",
-    "5090": "RTX-5090",
-    "A6000": "RTX-A6000",
-    "H200-141GB": "H200",
-    "B200-180GB": "B200",
-    "MI300X-192GB": "MI300X",
-}
 _FORM: Final = re.compile(r"(?:(\d+)\s*[x×*]\s*)?(.+)", re.IGNORECASE)  # noqa: RUF001 -- people write it
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B)", re.IGNORECASE)
 
@@ -72,7 +44,7 @@ def parse_cards(text: str) -> Cards:
     count = None if match[1] is None else int(match[1])
     named = re.sub(r"[\s_]+", "-", match[2].strip()).lower()
     known = {name.lower(): name for name in CARDS}
-    known |= {other.lower(): name for other, name in _OTHER_NAMES.items()}
+    known |= {other.lower(): name for name, card in CARDS.items() for other in card.also}
     for alias in (named, named.removeprefix("nvidia-").removeprefix("geforce-")):
         if alias in known:
             name = known[alias]
@@ -86,12 +58,18 @@ def parse_cards(text: str) -> Cards:
     )
 
 
+def sold_with(gigabytes: float) -> list[str]:
+    """Return the cards that are sold with a size, the one with the least memory first."""
+    names = (name for name, card in CARDS.items() if card.sold == gigabytes)
+    return sorted(names, key=lambda name: CARDS[name].gib)
+
+
 def _of_size(text: str, size: re.Match[str], count: int | None) -> Cards:
     """Take GiB as they are, and GB as the least that a card sold with them has."""
     total = parse_memory(text, "--gpu")
     if size[2].upper() != "GB":
         return Cards(name=text, total_bytes=total, count=count)
-    names = SOLD.get(int(float(size[1])), ()) if float(size[1]).is_integer() else ()
+    names = sold_with(float(size[1]))
     if not names:
         note = f"--gpu {text} is read as {total / 2**30:.2f} GiB: no known card is sold with it"
         return Cards(name=text, total_bytes=total, count=count, note=note)
