@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.tools.trace.builder import Span, TraceBuilder
-from hybrid_blocks.tools.trace.sessions import Draw, LogNormal, Prefixes, Schedule, Source, fill
-from hybrid_blocks.tools.trace.workloads import BranchingTools, Chats, Documents, Kind
+from hybrid_blocks.tools.trace.sessions import Draw, LogNormal, Prefixes, Schedule, Sessions, fill
+from hybrid_blocks.tools.trace.workloads import BranchingTools, Chats, Documents
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinglePrompts:
+@dataclass(frozen=True, kw_only=True)
+class SinglePrompts(Sessions):
     """A prompt is one of a few preambles, and tokens that no later prompt repeats."""
 
     sessions_per_second: float = 2.0
@@ -19,21 +19,15 @@ class SinglePrompts:
     most_prompt_tokens: int = 30_000
     output_tokens: LogNormal = (200.0, 0.9)
 
-    def source(self, draw: Draw) -> "_Applications":
-        return _Applications(self, draw)
-
-
-class _Applications(Source[SinglePrompts]):
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
-        kind, draw = self.kind, self.draw
-        preamble = self.prefix()
-        prompt = draw.tokens(kind.prompt_tokens, kind.most_prompt_tokens)
-        output = draw.tokens(kind.output_tokens)
+    def open(self, draw: Draw, schedule: Schedule, session: int, time: float) -> None:
+        preamble = draw.prefix()
+        prompt = draw.tokens(self.prompt_tokens, self.most_prompt_tokens)
+        output = draw.tokens(self.output_tokens)
         schedule.add([preamble, prompt, output], session=session, time=time)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Templates:
+@dataclass(frozen=True, kw_only=True)
+class Templates(Sessions):
     """Prompts share a prefix that does not end where the last prompt's ended.
 
     A prompt is the first tokens of a template, and tokens that no later prompt repeats. A template
@@ -48,26 +42,19 @@ class Templates:
     most_prompt_tokens: int = 8_000
     output_tokens: LogNormal = (150.0, 0.8)
 
-    def source(self, draw: Draw) -> "_Forms":
-        return _Forms(self, draw)
+    def open(self, draw: Draw, schedule: Schedule, session: int, time: float) -> None:
+        prompt = draw.tokens(self.prompt_tokens, self.most_prompt_tokens)
+        output = draw.tokens(self.output_tokens)
+        schedule.add([self._cut(draw), prompt, output], session=session, time=time)
 
-
-class _Forms(Source[Templates]):
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
-        kind, draw = self.kind, self.draw
-        prompt = draw.tokens(kind.prompt_tokens, kind.most_prompt_tokens)
-        output = draw.tokens(kind.output_tokens)
-        schedule.add([self._cut(), prompt, output], session=session, time=time)
-
-    def _cut(self) -> Span:
-        kind, draw = self.kind, self.draw
-        first, count = self.prefix()
-        share = float(draw.rng.choice(kind.cuts)) * (1 - kind.spread * draw.rng.random())
+    def _cut(self, draw: Draw) -> Span:
+        first, count = draw.prefix()
+        share = float(draw.rng.choice(self.cuts)) * (1 - self.spread * draw.rng.random())
         return first, max(1, round(count * share))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CodeRequests:
+@dataclass(frozen=True, kw_only=True)
+class CodeRequests(Sessions):
     """Prompts that share nothing, of the lengths of Azure's code requests: long, short answers."""
 
     sessions_per_second: float = 2.0
@@ -76,18 +63,12 @@ class CodeRequests:
     most_prompt_tokens: int = 7_500
     output_tokens: LogNormal = (13.0, 1.0)
 
-    def source(self, draw: Draw) -> "_Completions":
-        return _Completions(self, draw)
+    def open(self, draw: Draw, schedule: Schedule, session: int, time: float) -> None:
+        prompt = draw.tokens(self.prompt_tokens, self.most_prompt_tokens)
+        schedule.add([prompt, draw.tokens(self.output_tokens)], session=session, time=time)
 
 
-class _Completions(Source[CodeRequests]):
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
-        kind, draw = self.kind, self.draw
-        prompt = draw.tokens(kind.prompt_tokens, kind.most_prompt_tokens)
-        schedule.add([prompt, draw.tokens(kind.output_tokens)], session=session, time=time)
-
-
-LOADS: dict[str, tuple[Kind, ...]] = {
+LOADS: dict[str, tuple[Sessions, ...]] = {
     "code": (CodeRequests(),),
     "single": (SinglePrompts(),),
     "templates": (Templates(),),
@@ -103,7 +84,7 @@ def generate(name: str, seed: int = 0, num_requests: int = 2000) -> Trace:
     return mix(LOADS[name], seed, num_requests, f"{name}, seed {seed}")
 
 
-def mix(kinds: tuple[Kind, ...], seed: int, num_requests: int, name: str) -> Trace:
+def mix(kinds: tuple[Sessions, ...], seed: int, num_requests: int, name: str) -> Trace:
     """Make a workload of kinds that follow each other, each with an equal part of the requests."""
     builder, rng, time = TraceBuilder(name), np.random.default_rng(seed), 0.0
     for part, kind in enumerate(kinds, start=1):

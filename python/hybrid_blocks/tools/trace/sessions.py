@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,15 +16,44 @@ SECONDS_PER_OUTPUT_TOKEN = 0.008
 SECONDS_PER_PROMPT_TOKEN = 10e-6
 """How long a request is taken to run, to order those that follow another."""
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefixes:
+    """The prefixes with which sessions begin: system prompts, preambles, schemas of tools.
+
+    Attributes:
+        number: how many there are.
+        popularity: the exponent of the Zipf law by which a session takes one of them.
+        tokens: how long they are.
+        of_subagents: how long one more is, with which no session begins by itself; None without.
+    """
+
+    number: int
+    popularity: float
+    tokens: LogNormal
+    of_subagents: LogNormal | None = None
 
 
 class Draw:
-    """Draws spans, numbers and choices from one random generator."""
+    """Draws spans, numbers and choices from one random generator, for sessions with prefixes.
 
-    def __init__(self, rng: np.random.Generator, builder: TraceBuilder) -> None:
+    Attributes:
+        of_subagents: one more prefix, where there is one.
+    """
+
+    def __init__(self, rng: np.random.Generator, builder: TraceBuilder, prefixes: Prefixes) -> None:
         self.rng = rng
         self.builder = builder
+        self._popularity = prefixes.popularity
+        self._prefixes = [self.tokens(prefixes.tokens) for _ in range(prefixes.number)]
+        law = prefixes.of_subagents
+        self.of_subagents = None if law is None else self.tokens(law)
+
+    def prefix(self) -> Span:
+        """Return what a session begins with, by a Zipf law: the first is the most popular."""
+        weight = np.arange(1, len(self._prefixes) + 1) ** -self._popularity
+        choice = self.rng.choice(len(self._prefixes), p=weight / weight.sum())
+        return self._prefixes[int(choice)]
 
     def seconds(self, law: LogNormal) -> float:
         """Return a time."""
@@ -48,11 +76,6 @@ class Draw:
     def chance(self, probability: float) -> bool:
         """Return True as often as told."""
         return bool(self.rng.random() < probability)
-
-    def popular(self, choices: Sequence[T], exponent: float) -> T:
-        """Choose by a Zipf law: the first is the most popular."""
-        weight = np.arange(1, len(choices) + 1) ** -exponent
-        return choices[int(self.rng.choice(len(choices), p=weight / weight.sum()))]
 
 
 @dataclass(slots=True, eq=False)
@@ -127,69 +150,35 @@ class Schedule:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prefixes:
-    """The prefixes with which sessions begin: system prompts, preambles, schemas of tools.
+@dataclass(frozen=True, kw_only=True)
+class Sessions(ABC):
+    """The parameters of one kind of session.
 
     Attributes:
-        number: how many there are.
-        popularity: the exponent of the Zipf law by which a session takes one of them.
-        tokens: how long they are.
+        sessions_per_second: how often one opens: a Poisson process.
+        prefixes: with which sessions begin.
     """
 
-    number: int
-    popularity: float
-    tokens: LogNormal
-
-
-class Kind(Protocol):
-    """The parameters of one kind of session."""
-
-    @property
-    def sessions_per_second(self) -> float:
-        """How often one opens: a Poisson process."""
-
-    @property
-    def prefixes(self) -> Prefixes:
-        """The prefixes with which sessions begin."""
-
-    def source(self, draw: Draw) -> "Source[Any]":
-        """Make what all sessions share, and what opens them."""
-
-
-K = TypeVar("K", bound=Kind)
-
-
-class Source(ABC, Generic[K]):
-    """Opens sessions of one kind."""
-
-    def __init__(self, kind: K, draw: Draw) -> None:
-        self.kind = kind
-        self.draw = draw
-        self._prefixes = [draw.tokens(kind.prefixes.tokens) for _ in range(kind.prefixes.number)]
-
-    def prefix(self) -> Span:
-        """Return what a session begins with."""
-        return self.draw.popular(self._prefixes, self.kind.prefixes.popularity)
+    sessions_per_second: float
+    prefixes: Prefixes
 
     @abstractmethod
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
+    def open(self, draw: Draw, schedule: Schedule, session: int, time: float) -> None:
         """Plan all requests of one session that opens at ``time``."""
 
 
 def fill(
-    kind: Kind,
+    kind: Sessions,
     builder: TraceBuilder,
     rng: np.random.Generator,
     num_requests: int,
     start: float = 0.0,
 ) -> float:
     """Add the first requests of sessions that open from ``start`` on; return when the last did."""
-    draw, schedule = Draw(rng, builder), Schedule()
-    source = kind.source(draw)
+    draw, schedule = Draw(rng, builder, kind.prefixes), Schedule()
     time = start
     while schedule.num_before(time) < num_requests:
         time += float(rng.exponential(1 / kind.sessions_per_second))
-        source.open(schedule, builder.new_session(), time)
+        kind.open(draw, schedule, builder.new_session(), time)
     schedule.fill(builder, num_requests)
     return time

@@ -10,19 +10,18 @@ from hybrid_blocks.tools.trace.builder import Span, TraceBuilder
 from hybrid_blocks.tools.trace.errors import TraceError
 from hybrid_blocks.tools.trace.sessions import (
     Draw,
-    Kind,
     LogNormal,
     Planned,
     Prefixes,
     Schedule,
-    Source,
+    Sessions,
     fill,
 )
 from hybrid_blocks.tools.trace.trace import Trace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chats:
+@dataclass(frozen=True, kw_only=True)
+class Chats(Sessions):
     """A turn repeats everything before it and adds a message.
 
     Chat templates end a prompt with words that the history leaves out. A third of the clients leave
@@ -40,38 +39,29 @@ class Chats:
     pause_seconds: LogNormal = (40.0, 1.1)
     most_tokens: int = 48_000
 
-    def source(self, draw: Draw) -> "People":
-        """Make the system prompts."""
-        return People(self, draw)
-
-
-class People(Source[Chats]):
-    """Opens conversations of people."""
-
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
+    def open(self, draw: Draw, schedule: Schedule, session: int, time: float) -> None:
         """Plan all turns of one conversation."""
-        kind, draw = self.kind, self.draw
-        history = [self.prefix()]
-        answers = not draw.chance(kind.leaves_answers_out)
+        history = [draw.prefix()]
+        answers = not draw.chance(self.leaves_answers_out)
         last, turns = None, 0
         while last is None or draw.chance((turns + 1) / (turns + 4)):
-            history = [*history, draw.tokens(kind.message_tokens, kind.most_message_tokens)]
-            output = draw.tokens(kind.output_tokens)
-            if last is not None and sum(count for _, count in history) > kind.most_tokens:
+            history = [*history, draw.tokens(self.message_tokens, self.most_message_tokens)]
+            output = draw.tokens(self.output_tokens)
+            if last is not None and sum(count for _, count in history) > self.most_tokens:
                 return
             last = schedule.add(
-                [*history, draw.builder.fresh(kind.template_tokens), output],
+                [*history, draw.builder.fresh(self.template_tokens), output],
                 session=session,
                 time=time,
                 leader=last,
-                pause=draw.seconds(kind.pause_seconds),
+                pause=draw.seconds(self.pause_seconds),
             )
             history = [*history, output] if answers else history
             turns += 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documents:
+@dataclass(frozen=True, kw_only=True)
+class Documents(Sessions):
     """A prompt is a preamble, a document, a question.
 
     The preambles belong to applications and are shared by many documents. The length of a question
@@ -91,39 +81,30 @@ class Documents:
     output_tokens: LogNormal = (220.0, 0.8)
     pause_seconds: LogNormal = (120.0, 1.2)
 
-    def source(self, draw: Draw) -> "Library":
-        """Make the preambles."""
-        return Library(self, draw)
-
-
-class Library(Source[Documents]):
-    """Opens documents of people."""
-
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
+    def open(self, draw: Draw, schedule: Schedule, session: int, time: float) -> None:
         """Plan all questions about one document."""
-        kind, draw = self.kind, self.draw
-        document = [self.prefix(), draw.tokens(kind.document_tokens, kind.most_document_tokens)]
-        more = not draw.chance(kind.asked_once)
+        document = [draw.prefix(), draw.tokens(self.document_tokens, self.most_document_tokens)]
+        more = not draw.chance(self.asked_once)
         last = None
         while True:
-            follows = last is not None and draw.chance(kind.follow_up)
+            follows = last is not None and draw.chance(self.follow_up)
             before = last.spans if last is not None and follows else document
-            question = draw.tokens_between(*kind.question_tokens)
+            question = draw.tokens_between(*self.question_tokens)
             last = schedule.add(
-                [*before, question, draw.tokens(kind.output_tokens)],
+                [*before, question, draw.tokens(self.output_tokens)],
                 session=session,
                 time=time,
                 leader=last if follows else None,
-                pause=draw.seconds(kind.pause_seconds),
+                pause=draw.seconds(self.pause_seconds),
             )
             if not more:
                 return
-            time = last.time + draw.seconds(kind.pause_seconds)
-            more = draw.chance(kind.one_more_question)
+            time = last.time + draw.seconds(self.pause_seconds)
+            more = draw.chance(self.one_more_question)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agents:
+@dataclass(frozen=True, kw_only=True)
+class Agents(Sessions):
     """A session opens with its program's system prompt and tools, then a task.
 
     Each turn repeats everything before it and adds a tool result, after a short pause, or what a
@@ -133,8 +114,9 @@ class Agents:
     """
 
     sessions_per_second: float = 0.06
-    prefixes: Prefixes = Prefixes(number=4, popularity=1.0, tokens=(9_000.0, 0.4))
-    subagent_tokens: LogNormal = (4_000.0, 0.3)
+    prefixes: Prefixes = Prefixes(
+        number=4, popularity=1.0, tokens=(9_000.0, 0.4), of_subagents=(4_000.0, 0.3)
+    )
     task_tokens: LogNormal = (400.0, 1.0)
     result_tokens: LogNormal = (700.0, 1.2)
     most_result_tokens: int = 12_000
@@ -149,61 +131,47 @@ class Agents:
     most_tokens: int = 48_000
     summary_tokens: LogNormal = (1_500.0, 0.4)
 
-    def source(self, draw: Draw) -> "Programs":
-        """Make the system prompts."""
-        return Programs(self, draw)
-
-
-class Programs(Source[Agents]):
-    """Opens sessions of agents."""
-
-    def __init__(self, kind: Agents, draw: Draw) -> None:
-        super().__init__(kind, draw)
-        self._subagent = draw.tokens(kind.subagent_tokens)
-
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
+    def open(self, draw: Draw, schedule: Schedule, session: int, time: float) -> None:
         """Plan a session and its subagents."""
-        system = self.prefix()
-        opening = schedule.add(self._opening(system), session=session, time=time)
-        self._run(schedule, system, opening, self.kind.one_more_turn)
+        system = draw.prefix()
+        opening = schedule.add(self._opening(draw, system), session=session, time=time)
+        self._run(draw, schedule, opening, self.one_more_turn)
 
-    def _opening(self, system: Span) -> list[Span]:
-        draw = self.draw
-        return [system, draw.tokens(self.kind.task_tokens), draw.tokens(self.kind.output_tokens)]
+    def _opening(self, draw: Draw, system: Span) -> list[Span]:
+        return [system, draw.tokens(self.task_tokens), draw.tokens(self.output_tokens)]
 
-    def _run(
-        self, schedule: Schedule, system: Span, opening: Planned, one_more_turn: float
-    ) -> None:
-        kind, draw = self.kind, self.draw
-        answers = not draw.chance(kind.leaves_answers_out)
+    def _run(self, draw: Draw, schedule: Schedule, opening: Planned, one_more_turn: float) -> None:
+        system = opening.spans[0]
+        answers = not draw.chance(self.leaves_answers_out)
         last = opening
         while draw.chance(one_more_turn):
-            if opening.spans[0] != self._subagent and draw.chance(kind.subagent):
-                self._delegate(schedule, last)
+            if system != draw.of_subagents and draw.chance(self.subagent):
+                self._delegate(draw, schedule, last)
             history = list(last.spans if answers else last.spans[:-1])
-            if sum(count for _, count in history) > kind.most_tokens:
-                history = [system, draw.tokens(kind.summary_tokens)]
-            law = kind.person_seconds if draw.chance(kind.person) else kind.tool_seconds
-            result = draw.tokens(kind.result_tokens, kind.most_result_tokens)
+            if sum(count for _, count in history) > self.most_tokens:
+                history = [system, draw.tokens(self.summary_tokens)]
+            law = self.person_seconds if draw.chance(self.person) else self.tool_seconds
+            result = draw.tokens(self.result_tokens, self.most_result_tokens)
             last = schedule.add(
-                [*history, result, draw.tokens(kind.output_tokens)],
+                [*history, result, draw.tokens(self.output_tokens)],
                 session=opening.session,
                 leader=last,
                 pause=draw.seconds(law),
             )
 
-    def _delegate(self, schedule: Schedule, caller: Planned) -> None:
+    def _delegate(self, draw: Draw, schedule: Schedule, caller: Planned) -> None:
+        assert draw.of_subagents is not None
         opening = schedule.add(
-            self._opening(self._subagent),
-            session=self.draw.builder.new_session(),
+            self._opening(draw, draw.of_subagents),
+            session=draw.builder.new_session(),
             leader=caller,
             pause=0.1,
         )
-        self._run(schedule, self._subagent, opening, self.kind.one_more_subagent_turn)
+        self._run(draw, schedule, opening, self.one_more_subagent_turn)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BranchingTools:
+@dataclass(frozen=True, kw_only=True)
+class BranchingTools(Sessions):
     """A task is worked on as a tree: every step tries several tool calls, and continues with some.
 
     Half of the tools get the answer too. The others get the prompt without its last 10 to 600
@@ -223,40 +191,30 @@ class BranchingTools:
     most_steps: int = 5
     tool_seconds: LogNormal = (4.0, 0.8)
 
-    def source(self, draw: Draw) -> "Trees":
-        """Make the tools' schemas."""
-        return Trees(self, draw)
-
-
-class Trees(Source[BranchingTools]):
-    """Opens tasks of programs."""
-
-    def open(self, schedule: Schedule, session: int, time: float) -> None:
+    def open(self, draw: Draw, schedule: Schedule, session: int, time: float) -> None:
         """Plan a task and all its branches."""
-        spans = self._step([self.prefix(), self.draw.tokens(self.kind.task_tokens)])
-        self._branch(schedule, schedule.add(spans, session=session, time=time), 1)
+        spans = self._step(draw, [draw.prefix(), draw.tokens(self.task_tokens)])
+        self._branch(draw, schedule, schedule.add(spans, session=session, time=time), 1)
 
-    def _step(self, history: list[Span]) -> list[Span]:
-        kind, draw = self.kind, self.draw
-        return [*history, draw.tokens_between(*kind.ask_tokens), draw.tokens(kind.output_tokens)]
+    def _step(self, draw: Draw, history: list[Span]) -> list[Span]:
+        return [*history, draw.tokens_between(*self.ask_tokens), draw.tokens(self.output_tokens)]
 
-    def _branch(self, schedule: Schedule, step: Planned, depth: int) -> None:
-        kind, draw = self.kind, self.draw
-        if depth == kind.most_steps:
+    def _branch(self, draw: Draw, schedule: Schedule, step: Planned, depth: int) -> None:
+        if depth == self.most_steps:
             return
-        history = list(step.spans if draw.chance(kind.gets_answer) else step.spans[:-2])
-        for _ in range(int(draw.rng.integers(kind.fewest_calls, kind.most_calls + 1))):
+        history = list(step.spans if draw.chance(self.gets_answer) else step.spans[:-2])
+        for _ in range(int(draw.rng.integers(self.fewest_calls, self.most_calls + 1))):
             child = schedule.add(
-                self._step([*history, draw.tokens(kind.result_tokens)]),
+                self._step(draw, [*history, draw.tokens(self.result_tokens)]),
                 session=step.session,
                 leader=step,
-                pause=draw.seconds(kind.tool_seconds),
+                pause=draw.seconds(self.tool_seconds),
             )
-            if draw.chance(kind.goes_on):
-                self._branch(schedule, child, depth + 1)
+            if draw.chance(self.goes_on):
+                self._branch(draw, schedule, child, depth + 1)
 
 
-KINDS: Final[Mapping[str, Kind]] = {
+KINDS: Final[Mapping[str, Sessions]] = {
     "conversations": Chats(),
     "agents": Agents(),
     "documents": Documents(),
@@ -332,7 +290,6 @@ __all__ = [
     "BranchingTools",
     "Chats",
     "Documents",
-    "Kind",
     "generate_seats",
     "generate_workload",
 ]
