@@ -57,12 +57,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_format: StateFormat = RUNNING
 
     def __post_init__(self) -> None:
-        for option in (
-            "tp",
-            "pp",
-            "max_num_batched_tokens",
-            "max_num_seqs",
-        ):
+        for option in ("tp", "pp", "max_num_batched_tokens", "max_num_seqs"):
             _positive(option, getattr(self, option))
         for option in ("max_model_len", "block_size", "in_flight_batches"):
             if getattr(self, option) is not None:

@@ -16,12 +16,7 @@ class Host:
     """The core's `HostCache` with metrics and events."""
 
     def __init__(
-        self,
-        groups: Groups,
-        num_bytes: int,
-        *,
-        with_events: bool,
-        is_written_back: bool,
+        self, groups: Groups, num_bytes: int, *, with_events: bool, is_written_back: bool
     ) -> None:
         """Keep the books of ``num_bytes`` for chunks of ``groups``.
 

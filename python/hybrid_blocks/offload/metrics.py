@@ -3,9 +3,7 @@
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
-    OffloadingConnectorStats,
-)
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import (
     ConfigInfo,
     OffloadingCounterMetadata,

@@ -85,10 +85,7 @@ def _read(config: Config, linear: GatedDeltaNet) -> tuple[Layer, ...]:
             config,
             names,
             "layer_types",
-            {
-                **dict.fromkeys(_FULL, attention),
-                "linear_attention": linear,
-            },
+            {**dict.fromkeys(_FULL, attention), "linear_attention": linear},
         )
     interval = config.positive("full_attention_interval", default=4)
     return by_depth(

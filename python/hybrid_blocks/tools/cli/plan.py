@@ -161,12 +161,7 @@ def _refuse_together(
 
 
 def _plan(
-    case: Case,
-    lengths: str | None,
-    trace: Path | None,
-    files: Files,
-    *,
-    whole: bool,
+    case: Case, lengths: str | None, trace: Path | None, files: Files, *, whole: bool
 ) -> None:
     """Plan at the wanted lengths, write the files and print the answer."""
     plan = Plan(case.model, case.memory_bytes, case.deployment)

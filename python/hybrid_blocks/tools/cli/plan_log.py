@@ -54,13 +54,7 @@ def plan_of_log(
 def log_options(given: Given, context: typer.Context) -> dict[str, Any]:
     """Return the fields of a deployment that options beside ``--log`` give."""
     given.refuse(
-        *(
-            "lengths",
-            "trace",
-            "html",
-            "layers",
-            "why_figure",
-        ),
+        *("lengths", "trace", "html", "layers", "why_figure"),
         why="beside --log, which prints one plan of the log's own memory; leave it out",
     )
     refuse_pasted(context, "beside --log: both give an engine's options")

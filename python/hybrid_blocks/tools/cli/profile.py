@@ -8,19 +8,8 @@ import typer
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.terminal import make_console, print_table
-from hybrid_blocks.tools.cli.options import (
-    MOST_RUNNING,
-    Given,
-    Option,
-    each_once,
-)
-from hybrid_blocks.tools.cli.output import (
-    STDOUT,
-    fail,
-    refuse_same_file,
-    to_write,
-    write_json,
-)
+from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Option, each_once
+from hybrid_blocks.tools.cli.output import STDOUT, fail, refuse_same_file, to_write, write_json
 from hybrid_blocks.tools.doctor.environment import need_vllm
 from hybrid_blocks.tools.doctor.features import parse_speculative
 from hybrid_blocks.tools.profile.process import profile

@@ -35,11 +35,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     context: typer.Context,
     trace: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[TRACE]",
-            exists=True,
-            help="Trace file, also of gzip or zstd.",
-        ),
+        typer.Argument(metavar="[TRACE]", exists=True, help="Trace file, also of gzip or zstd."),
     ] = None,
     trace_format: Annotated[
         str, typer.Option("--format", help=f"Format of TRACE: {', '.join((AUTO, *FORMATS))}.")
@@ -122,9 +118,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = False,
     manager: Annotated[
         list[ManagerName] | None,
-        typer.Option(
-            help="Block manager; give it again to put several side by side.",
-        ),
+        typer.Option(help="Block manager; give it again to put several side by side."),
     ] = None,
     host: Annotated[
         str | None,
@@ -134,13 +128,10 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = None,
     on_error: Annotated[
         OnError,
-        typer.Option(
-            help="What a damaged line does, and a request too large for a manager.",
-        ),
+        typer.Option(help="What a damaged line does, and a request too large for a manager."),
     ] = "raise",
     workload: Annotated[
-        str,
-        typer.Option(help=f"Workload to generate: {', '.join(WORKLOADS)}."),
+        str, typer.Option(help=f"Workload to generate: {', '.join(WORKLOADS)}.")
     ] = WORKLOADS[0],
     seats: Annotated[
         int, typer.Option(min=1, max=MOST, help="Seats that take turns, with --workload seats.")

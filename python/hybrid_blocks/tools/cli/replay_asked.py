@@ -40,10 +40,7 @@ DEFAULT_MODEL = "Granite-4.0-Micro"
 
 
 def check_options(
-    given: Given,
-    managers: Sequence[ManagerName],
-    placements: Sequence[str],
-    workload: str,
+    given: Given, managers: Sequence[ManagerName], placements: Sequence[str], workload: str
 ) -> None:
     """Refuse options that would say nothing beside the others, or that need vLLM without it."""
     if "trace" in given:

@@ -16,12 +16,7 @@ from rich.progress import (
 
 from hybrid_blocks.terminal import make_console
 from hybrid_blocks.tools.cli.output import warn
-from hybrid_blocks.tools.replay import (
-    Cache,
-    EngineConfig,
-    ReplayError,
-    Result,
-)
+from hybrid_blocks.tools.replay import Cache, EngineConfig, ReplayError, Result
 from hybrid_blocks.tools.replay.cache import SharedCache, share_text
 from hybrid_blocks.tools.replay.run import Runs, Variant, compare, without_worse_settings
 from hybrid_blocks.tools.replay.timed import timed

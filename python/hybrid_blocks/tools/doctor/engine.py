@@ -47,13 +47,7 @@ from hybrid_blocks.model.kind import kind_of
 from hybrid_blocks.model.layer import Attention, LatentAttention, LatentIndex, State
 from hybrid_blocks.model.rank import shard_or_replicate
 from hybrid_blocks.tools.doctor.environment import MODEL_RUNNER, environment
-from hybrid_blocks.tools.doctor.features import (
-    OFFLOADING,
-    OURS,
-    Features,
-    asked,
-    transfer,
-)
+from hybrid_blocks.tools.doctor.features import OFFLOADING, OURS, Features, asked, transfer
 from hybrid_blocks.vllm.natural import logged_capacity, planning
 from hybrid_blocks.vllm.specs import make
 from hybrid_blocks.weightless import make_scheduler, model_config
@@ -113,10 +107,7 @@ def _state(cache: State, rank: Rank, block: int, cache_mode: str) -> KVCacheSpec
 
 def _attention(layer: Layer, rank: Rank, block: int) -> KVCacheSpec:
     cache: Any = layer.cache
-    common: dict[str, Any] = {
-        "block_size": block,
-        "dtype": STR_DTYPE_TO_TORCH_DTYPE[rank.kv_dtype],
-    }
+    common: dict[str, Any] = {"block_size": block, "dtype": STR_DTYPE_TO_TORCH_DTYPE[rank.kv_dtype]}
     if isinstance(cache, LatentIndex):
         common["dtype"] = STR_DTYPE_TO_TORCH_DTYPE["fp8"]
         return MLAAttentionSpec(num_kv_heads=1, head_size=cache.token_bytes(rank), **common)
@@ -228,8 +219,7 @@ class Engine:
             config = VllmConfig(
                 model_config=served,
                 cache_config=CacheConfig(
-                    block_size=attention_block(model),
-                    enable_prefix_caching=features.prefix_caching,
+                    block_size=attention_block(model), enable_prefix_caching=features.prefix_caching
                 ),
                 parallel_config=self._parallel(),
                 scheduler_config=SchedulerConfig(

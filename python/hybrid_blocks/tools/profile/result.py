@@ -107,15 +107,7 @@ class TimedDecodes:
         return scheduled
 
 
-PARTS = (
-    "hashing",
-    "match",
-    "allocate",
-    "free",
-    "copies",
-    "rest of schedule",
-    "rest of update",
-)
+PARTS = ("hashing", "match", "allocate", "free", "copies", "rest of schedule", "rest of update")
 NS_PER_US = 1e3
 
 

@@ -23,12 +23,7 @@ from hybrid_blocks.tools.plan.memory import Cards
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
 from hybrid_blocks.tools.read import effects, speculative, vllm_variables
 from hybrid_blocks.tools.read.arguments import Parsed, read_arguments
-from hybrid_blocks.tools.read.level import (
-    Refusal,
-    figures_of,
-    level_of,
-    refusal_of,
-)
+from hybrid_blocks.tools.read.level import Refusal, figures_of, level_of, refusal_of
 from hybrid_blocks.tools.read.options import recorded, shown
 from hybrid_blocks.tools.read.words import Words, find_server
 from hybrid_blocks.variables import CHECKPOINTS, LEVEL
@@ -81,10 +76,7 @@ def _of_server(found: Words, parsed: Parsed, source: str | None, cards: Cards | 
         notes.append("variables in --env-file are not read; write them as -e NAME=VALUE")
     model = msgspec.structs.replace(command.model, notes=(*command.model.notes, *notes))
     return msgspec.structs.replace(
-        command,
-        model=model,
-        level=level,
-        shown=_shown(parsed, found.environment),
+        command, model=model, level=level, shown=_shown(parsed, found.environment)
     )
 
 
@@ -359,9 +351,7 @@ def _doubled(options: Mapping[str, Any]) -> int:
 
 
 def _batches(
-    options: Mapping[str, Any],
-    drafts: speculative.Drafts | None,
-    environment: Mapping[str, str],
+    options: Mapping[str, Any], drafts: speculative.Drafts | None, environment: Mapping[str, str]
 ) -> int:
     """Batches under way at once: one more than pipeline stages if scheduled asynchronously."""
     stages: int = options.get("pipeline_parallel_size", 1)

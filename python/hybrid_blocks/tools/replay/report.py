@@ -15,14 +15,7 @@ from hybrid_blocks.units import human
 MOST_NAMED = 20
 """Skipped lines that a table names; the JSON has all."""
 
-LIMITS = (
-    "complete",
-    "unseen",
-    "attention_evicted",
-    "window_evicted",
-    "no_checkpoint",
-    "alignment",
-)
+LIMITS = ("complete", "unseen", "attention_evicted", "window_evicted", "no_checkpoint", "alignment")
 
 
 RARE = (
@@ -335,10 +328,7 @@ def verdict(results: Sequence[Result]) -> Iterator[str]:
 
     Without vLLM's it is compared with the worst variant.
     """
-    ours = sorted(
-        (one for one in results if one.manager != ManagerName.VLLM),
-        key=_rank,
-    )
+    ours = sorted((one for one in results if one.manager != ManagerName.VLLM), key=_rank)
     theirs = [one for one in results if one.manager == ManagerName.VLLM]
     best, *others = (*ours, *theirs)
     if not others:

@@ -54,10 +54,7 @@ class Variant:
         return f"{self.manager} {'dense' if kept is None else kept or 'default'}{by}"
 
     def options(
-        self,
-        trace: Trace,
-        cache: Cache,
-        prefixes: SharedPrefixes | None = None,
+        self, trace: Trace, cache: Cache, prefixes: SharedPrefixes | None = None
     ) -> RustOptions:
         """Set up the Rust manager for a trace and a cache; ``prefixes`` are of its block size.
 

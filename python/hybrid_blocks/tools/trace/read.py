@@ -75,11 +75,7 @@ CONVERTERS: Final[Mapping[Marks, str]] = {
 """The scripts in ``examples/convert`` by the marks of what they read."""
 
 
-def read_trace(
-    path: Path,
-    trace_format: str = AUTO,
-    on_error: OnError = "raise",
-) -> Trace:
+def read_trace(path: Path, trace_format: str = AUTO, on_error: OnError = "raise") -> Trace:
     """Read a trace file, compressed by gzip or zstd or not.
 
     ``trace_format`` is a key of `FORMATS`, or ``"auto"`` to tell it by the first line.
@@ -99,9 +95,7 @@ def read_trace(
     if not records:
         raise TraceError(_why_empty(reader))
     return known.build(printable(path.name), records).build(
-        skipped=tuple(reader.skipped),
-        cut_off_after=reader.cut_off_after,
-        from_zero=True,
+        skipped=tuple(reader.skipped), cut_off_after=reader.cut_off_after, from_zero=True
     )
 
 

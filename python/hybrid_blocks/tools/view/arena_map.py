@@ -3,14 +3,7 @@
 from typing import Any, Final
 
 import numpy as np
-from bokeh.models import (
-    ColumnDataSource,
-    CustomJS,
-    CustomJSHover,
-    HoverTool,
-    LayoutDOM,
-    Range1d,
-)
+from bokeh.models import ColumnDataSource, CustomJS, CustomJSHover, HoverTool, LayoutDOM, Range1d
 from bokeh.models.widgets import Slider
 from bokeh.plotting import figure
 

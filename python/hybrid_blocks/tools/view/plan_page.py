@@ -282,13 +282,7 @@ def encode(picture: PlanPicture) -> str:
 
 def _curve() -> ColumnDataSource:
     return ColumnDataSource(
-        {
-            "length": [1, 2],
-            "running": [1, 2],
-            "held": [1, 2],
-            "shown": ["", ""],
-            "binds": ["", ""],
-        }
+        {"length": [1, 2], "running": [1, 2], "held": [1, 2], "shown": ["", ""], "binds": ["", ""]}
     )
 
 

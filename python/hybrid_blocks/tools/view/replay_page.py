@@ -213,10 +213,7 @@ class ReplayPage:
         width = max(1.0, min(6.0, 0.6 * WIDTH / max(len(run.requests["request"]), 1)))
         drawn = [
             plot.segment(
-                *("seconds", low, "seconds", high),
-                source=source,
-                color=color,
-                line_width=width,
+                *("seconds", low, "seconds", high), source=source, color=color, line_width=width
             )
             for low, high, color in (
                 ("again", "prompt", NEW),

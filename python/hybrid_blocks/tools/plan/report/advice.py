@@ -216,10 +216,7 @@ def _about_padding_layers(vllm: VllmPlan) -> list[str]:
     by_kind: dict[str, tuple[int, int]] = {}
     for group in vllm.groups:
         layers, padding = by_kind.get(group.spec.kind, (0, 0))
-        by_kind[group.spec.kind] = (
-            layers + len(group.members),
-            padding + group.padding_layers,
-        )
+        by_kind[group.spec.kind] = (layers + len(group.members), padding + group.padding_layers)
     for kind, (layers, padding) in by_kind.items():
         if padding:
             warnings.append(

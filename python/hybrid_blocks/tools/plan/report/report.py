@@ -188,11 +188,7 @@ def make_report(plan: Plan, lengths: Sequence[int] = (), trace: Sequence[int] = 
         sglang=_report_sglang(plan, found, trace),
         sglang_refusal=plan.sglang_refusal,
         verdict=judge(
-            natural,
-            theirs,
-            natural_refusals(model, deployment),
-            most,
-            step_time(model, deployment),
+            natural, theirs, natural_refusals(model, deployment), most, step_time(model, deployment)
         ),
     )
 

@@ -14,13 +14,7 @@ from hybrid_blocks.tools.plan.report.verdict import Gain, percent
 from hybrid_blocks.units import gib, human
 
 
-def render(
-    report: Report,
-    console: Console,
-    *,
-    num_bytes: int = 1,
-    whole: bool = False,
-) -> None:
+def render(report: Report, console: Console, *, num_bytes: int = 1, whole: bool = False) -> None:
     """Print what a report says, the answer first.
 
     ``num_bytes`` lengths besides the maximum have their bytes shown. ``whole`` shows them for all
