@@ -109,7 +109,7 @@ def test_full_attention_has_nothing_to_gain(tmp_path: Path) -> None:
         (
             ("gpt-oss-20b", "--memory", "40GiB", "--lengths", "16k"),
             [
-                "level natural runs no more requests at once: 0 % of 16k, 0 % of 128k tokens",
+                "level natural runs no more requests at once: 0 % of 16k, 128k tokens",
                 "hybrid-blocks replay says",
             ],
         ),
@@ -133,14 +133,36 @@ def test_a_verdict_says_what_caps_it(arguments: tuple[str, ...], told: list[str]
 
 def test_a_card_has_the_gain_in_tokens_a_second() -> None:
     verdict = _verdict("Qwen3.5-27B", "--gpu", "H100-80GB", "--lengths", "1k")
-    assert verdict["lines"][-1] == (
+    *_, tokens, scheduler = verdict["lines"]
+    assert tokens == (
         "tokens a second while all decode: +14 % of 1k, +1 % of 256k tokens "
         "(measured kernels, bf16, 1.9 % off in the median)"
     )
     for gain in verdict["gains"]:
         assert 0 < gain["speed"] < gain["share"]
+    assert scheduler == (
+        "scheduler: nothing to gain, as a step of 80 requests takes the card 32 ms and vLLM's "
+        "scheduler 3"
+    )
     estimated = _verdict("Qwen3.5-27B", "--gpu", "A100-80GB", "--lengths", "1k")
-    assert estimated["lines"][-1].endswith("(estimated from the model's shape)")
+    assert estimated["lines"][-2].endswith("(estimated from the model's shape)")
+
+
+def test_lengths_without_a_gain_stand_last() -> None:
+    requests, _, tokens, scheduler = _verdict("Qwen3.5-35B-A3B", "--gpu", "B200")["lines"]
+    assert requests.endswith("than vLLM: +4 % of 16k tokens, no more of 1k, 4k, 128k")
+    assert ": +1 % of 16k tokens, no more of 1k, 4k, 128k (measured" in tokens
+    assert "takes the card 17 ms and vLLM's scheduler 10" in scheduler
+
+
+def test_short_steps_of_many_requests_gain_by_the_scheduler() -> None:
+    *_, scheduler = _verdict("gpt-oss-20b", "--gpu", "B200")["lines"]
+    assert scheduler == (
+        "scheduler: a step of 256 requests takes the card 8 ms, vLLM's scheduler 10: level "
+        "manager brings +25 %"
+    )
+    *_, few = _verdict("gpt-oss-20b", "--gpu", "B200", "--max-num-seqs", "16")["lines"]
+    assert few.startswith("scheduler: nothing to gain, as a step of 16 requests takes the card 4")
 
 
 @pytest.mark.parametrize("arguments", [("gpt-oss-20b", "--gpu", "H100-80GB"), QWEN])

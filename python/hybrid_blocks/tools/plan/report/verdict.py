@@ -14,6 +14,10 @@ TYPICAL: Final = (1024, 4096, 16_384)
 """Lengths in tokens that a plan without ``--lengths`` shows, besides the longest."""
 
 _WORTH_A_WORD: Final = 0.005
+_SCHEDULER_MS: Final = (0.026, 0.04)
+"""Time of vLLM's scheduler a running request and step, on a core of an AMD EPYC: with one cache
+group, and with several (`make bench-engine`, `make bench`)."""
+_NO_GAIN: Final = "0 %"
 _HITS: Final = "hybrid-blocks replay says how many more prompt tokens it finds in the cache"
 
 
@@ -63,7 +67,7 @@ def judge(
             f"nothing to gain in memory: vLLM runs at level manager ({', '.join(refusals)}), which "
             "keeps vLLM's blocks and saves scheduler time alone",
         )
-        return Verdict(lines=lines, gains=_none(natural))
+        return Verdict(lines=(*lines, *_scheduled(vllm, clock)), gains=_none(natural))
     gains = tuple(
         _gain(ours, theirs, clock)
         for ours, theirs in zip(natural.lengths, vllm.lengths, strict=True)
@@ -74,6 +78,7 @@ def judge(
     if not named:
         return Verdict(lines=starting or ("nothing to compare",), gains=gains, trace=trace)
     lines = (*starting, *_lines(named, natural, vllm, max_num_seqs), *_timed(named, clock))
+    lines += tuple(_scheduled(vllm, clock))
     return Verdict(lines=lines, gains=gains, trace=trace)
 
 
@@ -82,7 +87,7 @@ def percent(share: float | None) -> str:
     if share is None:
         return "-"
     whole = round(100 * share)
-    return f"{whole:+d} %" if whole else "0 %"
+    return f"{whole:+d} %" if whole else _NO_GAIN
 
 
 def _none(natural: PlanReport) -> tuple[Gain, ...]:
@@ -94,13 +99,36 @@ def _timed(named: dict[str, Gain], clock: StepTime | None) -> Iterator[str]:
     if clock is not None and any(
         abs(gain.speed or 0.0) >= _WORTH_A_WORD for gain in named.values()
     ):
-        each = ", ".join(f"{percent(gain.speed)} of {what}" for what, gain in named.items())
-        yield f"tokens a second while all decode: {each} tokens ({clock.text})"
+        each = _each({what: gain.speed for what, gain in named.items()})
+        yield f"tokens a second while all decode: {each} ({clock.text})"
+
+
+def _scheduled(vllm: PlanReport, clock: StepTime | None) -> Iterator[str]:
+    """Say whether vLLM's scheduler or the card bounds a step, where it comes nearest to that."""
+    running = max((one for one in vllm.lengths if one.concurrency >= 1), key=_few, default=None)
+    if clock is None or running is None:
+        return
+    scheduler = _SCHEDULER_MS[len(vllm.groups) > 1] * running.running
+    card = _milliseconds(running, clock)
+    step = f"a step of {int(running.running):,} requests takes the card {card:,.0f} ms"
+    if scheduler > card:
+        gain = percent(scheduler / card - 1)
+        yield f"scheduler: {step}, vLLM's scheduler {scheduler:,.0f}: level manager brings {gain}"
+    else:
+        yield f"scheduler: nothing to gain, as {step} and vLLM's scheduler {scheduler:,.0f}"
+
+
+def _few(side: AtLength) -> float:
+    return -side.length
+
+
+def _milliseconds(side: AtLength, clock: StepTime) -> float:
+    """Return the time of a step in which all that run decode."""
+    return clock.milliseconds(0, int(side.running), int(side.running * side.length), 0)
 
 
 def _tokens_a_millisecond(side: AtLength, clock: StepTime) -> float:
-    context = int(side.running * side.length)
-    return side.running / clock.milliseconds(0, int(side.running), context, 0)
+    return side.running / _milliseconds(side, clock)
 
 
 def _gain(ours: AtLength, theirs: AtLength, clock: StepTime | None) -> Gain:
@@ -140,28 +168,38 @@ def _lines(
     named: dict[str, Gain], natural: PlanReport, vllm: PlanReport, max_num_seqs: int
 ) -> Iterator[str]:
     shares = [gain.share or 0.0 for gain in named.values()]
-    each = ", ".join(f"{percent(gain.share)} of {what}" for what, gain in named.items())
-    held = ", ".join(f"{percent(gain.in_memory)} of {what}" for what, gain in named.items())
+    each = _each({what: gain.share for what, gain in named.items()})
+    held = _each({what: gain.in_memory for what, gain in named.items()})
     capped = _capped(named, natural, vllm)
     caps = f"max_num_seqs {max_num_seqs:,} caps both sides at {', '.join(capped)}"
     if max(shares) >= _WORTH_A_WORD:
-        yield f"level natural runs more requests at once than vLLM: {each} tokens"
+        yield f"level natural runs more requests at once than vLLM: {each}"
     elif min(shares) <= -_WORTH_A_WORD:
-        yield f"level natural runs fewer requests at once than vLLM: {each} tokens"
+        yield f"level natural runs fewer requests at once than vLLM: {each}"
     elif all(group.kind in {FullAttention.kind, LatentAttention.kind} for group in natural.groups):
         yield (
             "nothing to gain in memory: both sides run as many requests; level natural saves "
             "scheduler time alone"
         )
     elif any((gain.in_memory or 0.0) >= _WORTH_A_WORD for gain in named.values()):
-        yield f"level natural runs no more requests at once: {caps}; memory holds {held} tokens"
+        yield f"level natural runs no more requests at once: {caps}; memory holds {held}"
         yield _HITS
         return
     else:
-        yield f"level natural runs no more requests at once: {each} tokens"
+        yield f"level natural runs no more requests at once: {each}"
         yield _HITS
         return
     yield "; ".join((*_lost(named, vllm), *([caps] if capped else ())))
+
+
+def _each(shares: dict[str, float | None]) -> str:
+    """Name each gain, and last the lengths without one."""
+    told = {what: percent(share) for what, share in shares.items()}
+    gains = [f"{share} of {what}" for what, share in told.items() if share != _NO_GAIN]
+    same = [what for what, share in told.items() if share == _NO_GAIN]
+    if not gains:
+        return f"{_NO_GAIN} of {', '.join(same)} tokens"
+    return f"{', '.join(gains)} tokens" + (f", no more of {', '.join(same)}" if same else "")
 
 
 def _capped(named: dict[str, Gain], natural: PlanReport, vllm: PlanReport) -> list[str]:
