@@ -29,8 +29,9 @@ from clocks import CLOCKS
 
 RECORD = Path(__file__).parents[1] / "record"
 CHECK, SERVER = "check", "server"
-CHECKED = Group(CHECK, "LFM2-1.2B", SIDES, ())
+CHECKED = Group(CHECK, "LFM2-1.2B", SIDES, (), gib=4)
 NUM_CHECKED = 200
+ARRIVING: Cell = {"step": "Qwen3.5-27B/H100-80GB/1", "load": "conversations", "requests": 60}
 Row = dict[str, Any]
 _fork = multiprocessing.get_context("fork")
 
@@ -122,7 +123,8 @@ def check() -> None:
     for side in CHECKED.sides:
         with _forked(CHECKED, side) as measure:
             cell = {"step": "8", "count": NUM_CHECKED, "clock": "virtual"}
-            print(json.dumps({"side": side, **measure(cell)}))
+            arriving = measure(ARRIVING | {"clock": "virtual"})
+            print(json.dumps({"side": side, **measure(cell), "arriving": arriving}))
 
 
 def keep(row: Row, path: Path) -> None:

@@ -81,5 +81,6 @@ def groups(running: tuple[int, ...]) -> Iterator[Group]:
     few = tuple({"step": step, "running": RUNNING[0]} for step in STEPS)
     yield Group("checkpoint", hybrid, UNPRICED, few)
     tools = {"step": f"{hybrid}/H100-80GB/1", "load": "tools", "requests": 200, "at_once": 16}
-    yield Group("load", hybrid, of("vLLM", "natural"), (tools,), gib=8.6)
+    chats = {"step": f"{hybrid}/H100-80GB/1", "load": "conversations", "requests": 100}
+    yield Group("load", hybrid, of("vLLM", "natural"), (tools, chats), gib=8.6)
     yield Group("server", hybrid, of("vLLM", "one call"), timed(STEPS[0]))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from cases import LONGEST, MOST_RUNNING, OUTPUT_TOKENS, PROMPT_TOKENS, STEP_TOKENS, Cell
 from clocks import CLOCKS, Clock
+from hybrid_blocks.tools.replay.clock import Arrivals
 from hybrid_blocks.tools.trace import Trace
 from loads import generate
 from null_worker import milliseconds
@@ -227,7 +228,8 @@ class Engine:
             return self.counted(cell["count"])
         if "load" in cell:
             requests = generate(cell["load"], num_requests=cell["requests"])
-            return self.serve(requests, cell["at_once"])
+            at_once = cell.get("at_once")
+            return self.serve(requests, at_once) if at_once else self.serve_arriving(requests)
         if "rate" in cell:
             return self.open(cell["rate"], cell["seconds"])
         return self.closed(cell["running"], cell["seconds"])
@@ -242,17 +244,35 @@ class Engine:
                 if len(self._live) >= at_once:
                     break
                 if int(requests.follows[number]) in ended:
-                    tokens = requests.token_ids(number).tolist()
-                    count = int(requests.prompt_tokens[number])
-                    self.worker.outputs[str(number)] = iter(tokens[count:])
-                    due = self.clock.now()
-                    self.add(str(number), tokens[:count], len(tokens) - count, due)
+                    self._add_of(requests, number, self.clock.now())
                     waiting.remove(number)
             assert self._live, f"{len(waiting)} requests wait, and none can run"
             ended |= set(map(int, self.step()))
         row = self._row(self.clock.now() - begin)
         self._drain()
         return row
+
+    def serve_arriving(self, requests: Trace) -> Row:
+        """Serve a trace whose requests come at their times; its outputs are prescribed."""
+        self.core.reset_prefix_cache()
+        arrivals, left, begin = Arrivals(requests), len(requests), self.clock.now()
+        while left:
+            for number in arrivals.pop_until(self.clock.now() - begin):
+                self._add_of(requests, number, begin + float(arrivals.due[number]))
+            if not self._live:
+                self.clock.wait(begin + arrivals.next_time)
+                continue
+            for id_ in self.step():
+                arrivals.finish(int(id_), self.clock.now() - begin)
+                left -= 1
+        row = self._row(self.clock.now() - begin)
+        self._drain()
+        return row
+
+    def _add_of(self, requests: Trace, number: int, due: float) -> None:
+        tokens, count = requests.token_ids(number).tolist(), int(requests.prompt_tokens[number])
+        self.worker.outputs[str(number)] = iter(tokens[count:])
+        self.add(str(number), tokens[:count], len(tokens) - count, due)
 
 
 def _percentile(seconds: list[float], share: float | None) -> float | None:

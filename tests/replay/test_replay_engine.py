@@ -167,6 +167,19 @@ def test_a_request_that_arrives_joins_a_batch_that_decodes_without_delay() -> No
     assert engine.now == 50.0
 
 
+def test_a_step_in_flight_delays_the_first_token_of_requests_that_arrive() -> None:
+    config = EngineConfig(step_time=SECONDS, async_scheduling=True)
+    # The first finds no step in flight. The step from 10 to 11 is scheduled at 9. The last comes
+    # when the one before it has finished.
+    engine, _ = watched(made((4, 20, 0.0), (4, 2, 9.5), (4, 2, 30.5)), 20, config)
+    assert engine.latencies.first_token.tolist() == [1, 12, 31.5]
+    assert engine.latencies.finished.tolist() == [20, 13, 32.5]
+    # Steps that compute prompts are no stretch of equal steps.
+    config = EngineConfig(step_time=SECONDS, async_scheduling=True, max_num_batched_tokens=32)
+    engine, _ = watched(made((90, 2, 0.0), (4, 2, 1.5)), 40, config)
+    assert engine.latencies.first_token.tolist() == [3, 4]
+
+
 def test_pool_use_is_a_mean_over_time_in_which_an_idle_engine_counts_as_empty() -> None:
     config = EngineConfig(step_time=SECONDS)
     result, timeline = replay(

@@ -222,7 +222,7 @@ def test_the_command_shows_times_beside_targets_with_host_memory(tmp_path: Path)
     shown = page.read_text()
     first = f"{alone['times']['ttft_mean_ms']:,.0f} ms mean"
     assert f"output tokens a second: {hosted['times']['tokens_per_second']:,.0f}" in shown
-    assert shown.count(f"time to first token: {first}") == 1
+    assert f"time to first token: {first}" in shown
     assert "loaded from host memory" in shown
     assert "64 GiB of host memory has no map: a map shows a device without host" in shown
 

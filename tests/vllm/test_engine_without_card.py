@@ -4,10 +4,20 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hybrid_blocks.geometry.step_time import step_time
+from hybrid_blocks.model import load_model
+from hybrid_blocks.tools.doctor.environment import allow_no_gpu
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import EngineConfig, ManagerName, VirtualEngine, make_manager
+from hybrid_blocks.tools.replay.cache import model_cache
+from hybrid_blocks.tools.replay.config import default_clock
+from loads import generate
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,3 +59,38 @@ def test_each_request_gets_all_its_tokens(
     assert row["tokens"] == row["asked"] == sum(1 + number % 150 for number in range(200))
     # The prompts take four steps, and the longest request samples in the last of them.
     assert 150 <= row["steps"] <= 156
+
+
+@pytest.mark.parametrize(
+    ("side", "manager"), [("vLLM", ManagerName.VLLM), ("natural", ManagerName.RUST)]
+)
+def test_a_replay_has_the_times_of_the_engine(
+    served: dict[str, dict[str, Any]], side: str, manager: ManagerName
+) -> None:
+    allow_no_gpu()
+    deployment = Deployment(card="H100-80GB", max_num_seqs=1024, in_flight_batches=2)
+    config = EngineConfig(
+        max_num_seqs=1024,
+        watermark=0.0,
+        step_time=step_time(load_model("Qwen3.5-27B"), deployment) or default_clock(),
+        async_scheduling=True,
+    )
+    cache = model_cache("LFM2-1.2B", "4GiB", deployment)
+    trace = generate("conversations", num_requests=60)
+    engine = VirtualEngine(trace, make_manager(manager, cache, config), cache, config)
+    engine.run()
+    first, each = (1e3 * engine.latencies.of(kind) for kind in ("ttft", "tpot"))
+    replayed = {
+        "tokens_s": engine.counters.output_tokens / engine.now,
+        "first_ms": first.mean(),
+        "first_p50_ms": np.percentile(first, 50),
+        "first_p95_ms": np.percentile(first, 95),
+        "token_p50_ms": np.percentile(each, 50),
+    }
+    row = served[side]["arriving"]
+    assert {name: row[name] for name in replayed} == pytest.approx(replayed, rel=0.01)
+    config = replace(config, async_scheduling=False)
+    engine = VirtualEngine(trace, make_manager(manager, cache, config), cache, config)
+    engine.run()
+    without = 1e3 * engine.latencies.of("ttft").mean()
+    assert row["first_ms"] != pytest.approx(without, rel=0.01), "no step was in flight"

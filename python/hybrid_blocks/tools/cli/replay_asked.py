@@ -209,7 +209,9 @@ def timed_config(
     if step is None:
         raise ReplayError(f"--clock: the time of a step of {cache.model.name} is not known there")
     targets = tuple(Target.read(one) for one in slo.split(",")) if slo else ()
-    return replace(config, step_time=step, targets=targets)
+    # A record's times have the delay of its engine in them.
+    is_card = record is None
+    return replace(config, step_time=step, targets=targets, async_scheduling=is_card)
 
 
 def counted_cache(num_blocks: str, block_size: int | None, trace: Trace) -> Cache:

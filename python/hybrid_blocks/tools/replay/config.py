@@ -70,6 +70,8 @@ class EngineConfig:
         prefill_checkpoint_alignment: tokens that divide the distance from a chunk's start to a
             state that a forward pass keeps from inside it; None if chunks end there, as they do
             with drafts and with smaller checkpoints. It takes no time.
+        async_scheduling: a step is scheduled as the one before it begins, as vLLM does on GPUs. A
+            request that arrives meanwhile waits for the step after it.
         targets: for the times of requests, which results have; None leaves them out.
     """
 
@@ -79,6 +81,7 @@ class EngineConfig:
     reject_too_large: bool = False
     step_time: StepTime = field(default_factory=default_clock)
     prefill_checkpoint_alignment: int | None = 1
+    async_scheduling: bool = False
     targets: tuple[Target, ...] | None = None
 
     def __post_init__(self) -> None:

@@ -65,7 +65,7 @@ class VirtualEngine:
         on_hit: Callable[[int, int], None] = lambda *_: None,
         on_sample: Callable[[float, Handles], None] = lambda *_: None,
     ) -> None:
-        self.now = 0.0
+        self.now = self._last_begin = 0.0
         self.counters = Counters()
         self.meter = Meter()
         self.timeline = Timeline()
@@ -115,13 +115,19 @@ class VirtualEngine:
                 on_progress(done)
 
     def _arrive(self) -> None:
-        for request in self._arrivals.pop_until(self.now):
+        for request in self._arrivals.pop_until(self._scheduled_at):
             if request in self.too_large.requests:
                 self.counters.rejected += 1
                 self._arrivals.finish(request, self.now)
             else:
                 self.latencies.arrived[request] = self._arrivals.due[request]
                 self._waiting.append(request)
+
+    @property
+    def _scheduled_at(self) -> float:
+        """When the coming step is scheduled; without a request there is none in flight."""
+        in_flight = self.config.async_scheduling and len(self._batch) > 0
+        return self._last_begin if in_flight else self.now
 
     def _step(self) -> None:
         served, admitted = None, None
@@ -217,6 +223,7 @@ class VirtualEngine:
         batch = self._batch
         before, is_prompt = batch.computed[rows], chunks > 1
         batch.computed[rows] += chunks
+        self._last_begin = self.now
         self.now += self._manager.take_load_seconds()
         milliseconds = self.config.step_time.milliseconds(
             prompt_tokens=int(chunks[is_prompt].sum()),
@@ -449,6 +456,7 @@ class VirtualEngine:
         if done:
             # The last chunk of a prompt may be a single token, as those of a decode step.
             self._note_first_tokens(batch.request[:size], float(ends[0]))
+            self._last_begin = float(ends[done - 2]) if done > 1 else self.now
             self.now = float(ends[done - 1])
             batch.computed[:size] += done
             batch.known[:size] += done
@@ -459,11 +467,13 @@ class VirtualEngine:
         return served, admitted
 
     def _step_ends(self, max_steps: int) -> npt.NDArray[np.float64]:
-        """Return when each of the coming steps ends: those that begin before anyone could join."""
+        """Return when each of the coming steps ends: those that no arriving request could join."""
         size, step_time = len(self._batch), self.config.step_time
         context = int(self._batch.computed.sum()) + size * np.arange(max_steps)
         empty = step_time.milliseconds(0, size, 0, 0)
         ends = self.now + np.cumsum(empty + step_time.context * context) / 1e3
         if self._waiting or not self._is_open:
             return ends
-        return ends[: 1 + int(np.searchsorted(ends, self._arrivals.next_time))]
+        scheduled = [self._scheduled_at, *([self.now] * self.config.async_scheduling)]
+        begun = np.concatenate((scheduled, ends))
+        return ends[: int(np.searchsorted(begun, self._arrivals.next_time))]
