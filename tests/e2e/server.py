@@ -47,8 +47,8 @@ class Server:
                 yield (name, labels.removesuffix("}")), float(value)
 
     def pause(self) -> None:
-        """Let requests queue up: no step is taken until `resume`."""
-        self._post("/pause?mode=keep")
+        """Let requests queue up: no step is taken until `resume`, and the cache stays."""
+        self._post("/pause?mode=keep&clear_cache=false")
 
     def resume(self) -> None:
         """Go on after `pause`."""
