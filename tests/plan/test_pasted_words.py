@@ -1,5 +1,6 @@
 """The words of a pasted command: read as a shell reads them, bounded, and never repeated."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -268,8 +269,13 @@ def test_an_error_of_the_command_is_named_beside_a_file(tmp_path: Path) -> None:
         read_command([f"{SERVE} --config {path} -dcp 2"])
 
 
-@pytest.mark.parametrize("name", ["/dev/zero", "/no/such.yaml", ".", "a" * 5000, "a\0b"])
-def test_a_file_of_options_that_is_none_is_named(name: str) -> None:
+@pytest.mark.parametrize("name", ["/dev/zero", "/no/such.yaml", ".", "a" * 5000, "a\0b", "pipe"])
+def test_a_file_of_options_that_is_none_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("yaml")
-    with pytest.raises(PlanError, match=r"^--config "):
-        read_command(["vllm", "serve", "Phi-4", "--config", name])
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    for read in (read_command, read_features):
+        with pytest.raises(PlanError, match=r"^--config "):
+            read(["vllm", "serve", "Phi-4", "--config", name])

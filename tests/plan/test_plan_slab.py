@@ -53,6 +53,13 @@ def test_the_natural_geometry_serves_more_conversations_where_vllms_wastes(
         assert ours.requests > theirs.requests
 
 
+def test_the_padding_of_qwen_with_two_draft_tokens_is_the_one_that_vllm_logs() -> None:
+    plan = plan_vllm(load_model("Qwen3.5-27B"), 2**34, Deployment(tp=2, num_speculative_tokens=2))
+    state = next(group.spec for group in plan.groups if group.spec.kind == "mamba")
+    assert round(100 * (state.page_bytes / state.unpadded_bytes - 1), 2) == 0.88
+    assert plan.padding_layers == 3
+
+
 def test_blocks_of_one_size_need_no_more_than_one_block_a_slab() -> None:
     slab = choose([Demand(4096, 10**6), Demand(4096, 10**5)])
     assert slab.slab_bytes == 4096

@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from hybrid_blocks.tools.trace import (
     Trace,
     TraceError,
     measure_sharing,
-    read_trace,
 )
+from mutated_files import NUMBERS, VALUE, VALUES
 from test_trace_formats import SAMPLES, assert_same, read
 
 GOOD: dict[str, str] = {
@@ -159,13 +158,6 @@ def test_a_file_that_is_no_trace_yet_says_what_to_do(
         read(tmp_path, content, "auto", on_error)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="/proc/self/mem: "):
-        read_trace(Path("/proc/self/mem"))
-    with pytest.raises(TraceError, match=f"{tmp_path}: Is a directory"):
-        read_trace(tmp_path)
-
-
 def arriving(folder: Path, *milliseconds: int) -> Trace:
     row = json.loads(GOOD["mooncake"])
     return read(folder, "\n".join(json.dumps(row | {"timestamp": at}) for at in milliseconds))
@@ -197,35 +189,8 @@ def test_a_recorded_length_that_is_too_large_names_its_line(tmp_path: Path, fiel
         read(tmp_path, content)
 
 
-VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?|\b(?:true|false|null)\b')
-HOSTILE = {
-    "2^31": b"2147483648",
-    "2^31 - 1": b"2147483647",
-    "2^63": b"9223372036854775808",
-    "5,000 digits": b"9" * 5000,
-    "negative": b"-1",
-    "NaN": b"NaN",
-    "infinite": b"Infinity",
-    "overflow": b"1e999",
-    "huge": b"1e308",
-    "a fraction": b"0.5",
-    "nothing": b"",
-    "null": b"null",
-    "text": b'"x"',
-    "a list": b"[[1]]",
-    "an object": b'{"a": 1}',
-    "deep": b"[" * 100_000,
-    "half a surrogate": rb'"\ud800"',
-    "NUL": b"\x00",
-    "not UTF-8": b"\xff",
-    "UTF-16": "1,2".encode("utf-16"),
-    "the first year": b"0001-01-01 00:00:00+14:00",
-    "the last year": b'"9999-12-31T23:59:59-14:00"',
-}
-
-
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("value", NUMBERS + VALUES, ids=lambda value: repr(value[:20]))
 def test_any_value_in_any_place_is_read_or_refused_in_one_line(
     tmp_path: Path, name: str, value: bytes
 ) -> None:
@@ -241,7 +206,7 @@ def test_any_value_in_any_place_is_read_or_refused_in_one_line(
                 refused.append(str(error))
     assert all("trace" in error and len(error) < 500 for error in refused)
     assert all(len(error.splitlines()) == 1 for error in refused)
-    assert refused or value in (HOSTILE["2^31 - 1"], HOSTILE["a fraction"], HOSTILE["null"])
+    assert refused
 
 
 LARGE: dict[str, dict[str, Any]] = {

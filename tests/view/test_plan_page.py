@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -193,15 +191,6 @@ def test_without_bokeh_one_line_says_what_to_install(
     monkeypatch.setattr("hybrid_blocks.tools.cli.output.find_spec", lambda _: None)
     error = run(command, "--html", tmp_path / "page.html", expect=2)
     assert error == "error: --html needs Bokeh: pip install 'hybrid-blocks[view]'\n"
-
-
-def test_no_command_imports_bokeh_unless_a_page_is_asked_for() -> None:
-    code = (
-        "import sys; from hybrid_blocks.tools.cli import app;"
-        "from hybrid_blocks.tools.cli import plan, replay, doctor;"
-        "assert not {'bokeh', 'jinja2', 'tornado'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_page_and_its_tables_are_planned_once(

@@ -7,13 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import vllm
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.surface.support import TESTED
-from hybrid_blocks.vllm.worker import kernel_copies, state_layers
+from hybrid_blocks.vllm.worker import state_layers
 
 ROOT = Path(vllm.__file__).parent
 TABLE = tomllib.loads(Path(state_layers.__file__).with_suffix(".toml").read_text())
@@ -116,12 +114,3 @@ def test_a_derived_class_is_not_taken_for_its_base() -> None:
     assert state_layers.row_of(Derived()) is None
     Derived.__qualname__ = "MambaMixer2"
     assert state_layers.row_of(Derived()) is not None
-
-
-def test_a_layers_state_is_copied_and_no_other_byte() -> None:
-    arena = torch.arange(6 * 40, dtype=torch.float32).view(6, 40)
-    caches = (arena[:, 3:9].unflatten(1, (2, 3)), arena[:, 12:20].unflatten(1, (4, 2)).mT)
-    expected = arena.clone()
-    expected[4, 3:9], expected[4, 12:20] = arena[1, 3:9], arena[1, 12:20]
-    kernel_copies.copy_layer(caches, np.array([1], np.int32), np.array([4], np.int32))
-    assert torch.equal(arena, expected)

@@ -103,26 +103,6 @@ def test_a_refused_engine_plans_as_vllm_does(name: str, why: str) -> None:
     assert engine.config.cache_config.block_size == stock.config.cache_config.block_size
 
 
-@pytest.mark.parametrize(
-    ("name", "option", "why"),
-    [
-        ("Qwen3.5-27B", "prefill_context_parallel_size", "prefill context parallelism"),
-        # Windows are whole on all ranks.
-        (
-            "gpt-oss-20b",
-            "decode_context_parallel_size",
-            "windowed attention beside decode context parallelism",
-        ),
-    ],
-)
-def test_tokens_that_ranks_cannot_share_out_alike_are_refused(
-    name: str, option: str, why: str
-) -> None:
-    engine = Engine(load_model(name), DEPLOYMENT, MEMORY)
-    setattr(engine.config.parallel_config, option, 2)
-    assert refusal.reason(engine.config, engine.specs) == why
-
-
 def test_backends_that_take_blocks_of_all_layers_are_served() -> None:
     engine = Engine(load_model("Qwen3.5-27B"), DEPLOYMENT, MEMORY, backend=PackedBackend)
     assert isinstance(engine.kv_cache_config, NaturalKVCacheConfig)
@@ -158,12 +138,6 @@ def why_refused(*caches: Any) -> str | None:
 
 FULL = FullAttention(kv_heads=1, head_dim=32)
 WINDOW = SlidingWindow(kv_heads=4, head_dim=32, window=64)
-
-
-def test_kinds_of_layers_that_are_refused() -> None:
-    assert why_refused(FULL, WINDOW, STATE) is None
-    wide = Mamba2(inner_dim=64, groups=1, heads=4, head_dim=16, state_dim=64, conv_kernel=4)
-    assert why_refused(FULL, STATE, wide) == "recurrent states of several shapes"
 
 
 @pytest.mark.parametrize("caches", [(FULL, STATE), (FULL, WINDOW)])

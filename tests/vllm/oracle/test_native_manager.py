@@ -62,14 +62,6 @@ def test_a_kind_of_group_that_is_not_covered_falls_back_with_its_name() -> None:
     assert type(make(engine)) is KVCacheManager
 
 
-def test_an_uncached_group_whose_blocks_are_no_hash_blocks_falls_back() -> None:
-    config = ENGINES["replayed-full"].config()
-    assert unsupported_reason(config, hash_block_size=4) is None
-    assert "blocks of 4 tokens over hash blocks of 8" in str(
-        unsupported_reason(config, hash_block_size=8)
-    )
-
-
 def test_context_parallelism_and_residency_metrics_are_covered_and_not_over_slabs() -> None:
     config = ENGINES["full"].config()
     for options, reason in (

@@ -49,7 +49,7 @@ _FLAGS: Final = {
 
 def tokens_of_requests(plan: VllmPlan) -> int:
     """Return the capacity that vLLM logs since 0.20.1: groups that do not grow count once."""
-    return int(plan.max_concurrency * plan.max_model_len)
+    return plan.tokens
 
 
 def tokens_of_blocks(plan: VllmPlan) -> int:
