@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from hybrid_blocks.recording.record_file import ENDINGS, RecordFile
-from hybrid_blocks.recording.recorder import Finished, Recorder, logger
+from hybrid_blocks.recording.recorder import BEGAN, Finished, Recorder, logger
 from hybrid_blocks.tools.trace import DamagedLineError, read_trace
 from hybrid_blocks.tools.trace.lines import LineReader
 from hybrid_blocks.tools.trace.recorded import Record, parse, split_digests
@@ -152,6 +152,15 @@ def test_two_files_of_the_same_traffic_share_no_digest(tmp_path: Path) -> None:
     for one, other in zip(first, second, strict=True):
         assert (one.number, one.prompt_tokens) == (other.number, other.prompt_tokens)
         assert len(one.blocks) == len(other.blocks)
+
+
+def test_requests_that_arrive_before_a_file_is_made_keep_their_times(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "traffic.jsonl", largest_file=1)
+    for number in range(3):
+        recorder.put(finished(number)._replace(arrival=BEGAN + number))
+    recorder.close()
+    files = [tmp_path / f"traffic{number}.jsonl" for number in ("", ".1", ".2")]
+    assert [records(file)[0].arrival for file in files] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -22,6 +22,9 @@ KEY_BYTES: Final = 16
 DIGEST_CHARACTERS: Final = 12
 """Characters of a digest: 9 bytes in base64."""
 
+BEGAN: Final = time.time()
+"""Start of all files of this process: the first file opens only once a request has finished."""
+
 _GATHERED_S: Final = 0.1
 """Time in which requests gather, so that the thread that writes seldom interrupts the engine's."""
 
@@ -50,7 +53,7 @@ class Finished(NamedTuple):
 class Recorder:
     """Writes finished requests to files of a bounded size.
 
-    Each file has a key, a start and counters of its own, so that no two files share a digest.
+    Each file has a key and counters of its own, so that no two files share a digest.
     """
 
     def __init__(self, path: Path, largest_file: int) -> None:
@@ -102,7 +105,7 @@ class Recorder:
 
     def _open(self) -> None:
         self._file = RecordFile(self._folder, self._stem, self._ending)
-        self._lines = _core.RecordLines(secrets.token_bytes(KEY_BYTES), time.time())
+        self._lines = _core.RecordLines(secrets.token_bytes(KEY_BYTES), BEGAN)
 
     def _run(self) -> None:
         try:

@@ -24,7 +24,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         number: counts the requests of the file, from 0.
-        arrival: seconds since the file began.
+        arrival: seconds since the engine began.
         block_tokens: tokens of a block that has a digest.
         prompt_tokens: tokens of the prompt.
         output_tokens: tokens of the answer.
