@@ -6,7 +6,12 @@ from typing import Any
 
 from grafana import Panel, Row, document, rate, selected, total
 from hybrid_blocks import metrics
-from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES
+from hybrid_blocks.metrics import (
+    OFFLOAD_COUNTERS,
+    OFFLOAD_GAUGES,
+    SHADOW_COUNTERS,
+    SHADOW_GAUGES,
+)
 
 FILE = Path(__file__).parent / "hybrid_blocks.json"
 
@@ -204,6 +209,54 @@ OFFLOAD = Row(
 )
 
 
+def _shadow(name: str) -> str:
+    """Return a counter's rate, by its label."""
+    figure = SHADOW_COUNTERS[name]
+    return rate(figure.name, *figure.labels)
+
+
+_OF_PROMPTS = f"on () group_left () ({_shadow('prompt_tokens')} > 0)"
+SHADOW = Row(
+    "Shadow",
+    [
+        Panel(
+            "Found in the shadow",
+            "Share of prompt tokens that the engine found, and that each replay would find.",
+            {"{{replay}}": f"{_shadow('found_tokens')} / {_OF_PROMPTS}"},
+            "percentunit",
+        ),
+        Panel(
+            "Trust",
+            "Share of prompt tokens by which the replay of the engine's level differs from it.",
+            {"difference": f"{_shadow('differing_tokens')} / ({_shadow('prompt_tokens')} > 0)"},
+            "percentunit",
+        ),
+        Panel(
+            "First token",
+            "Mean time to the first token.",
+            {"{{replay}}": f"{_shadow('first_token_seconds')} / ({_shadow('first_tokens')} > 0)"},
+            "s",
+        ),
+        Panel(
+            "At once",
+            "The most requests that ran at once in a minute.",
+            {"{{replay}}": total(SHADOW_GAUGES["running"].name, "replay")},
+        ),
+        Panel("Preempted", "Preemptions a second.", {"{{replay}}": _shadow("preemptions")}),
+        Panel(
+            "Requests of the record",
+            "Requests a second, those left out, and the seconds not replayed yet.",
+            {
+                "requests": _shadow("requests"),
+                "{{reason}}": _shadow("left_out"),
+                "behind": total(SHADOW_GAUGES["behind_seconds"].name),
+            },
+        ),
+    ],
+    folded=True,
+)
+
+
 def board() -> dict[str, Any]:
     """Return the whole board."""
     return document(
@@ -211,7 +264,7 @@ def board() -> dict[str, Any]:
         title="vLLM / Hybrid blocks",
         description="Slabs, hits, checkpoints and offload of engines with hybrid_blocks.",
         of=metrics.INFO.name,
-        rows=(OVERVIEW, MEMORY, HITS, STATES, OFFLOAD),
+        rows=(OVERVIEW, MEMORY, HITS, STATES, OFFLOAD, SHADOW),
     )
 
 

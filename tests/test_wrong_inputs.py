@@ -86,6 +86,7 @@ def nothing_heavy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         *(
             "doctor_reach.need_vllm",
             "doctor._print_installation",
+            "shadow.need_vllm",
             "top.read_engine",
         ),
     ):
@@ -120,6 +121,7 @@ def base(command: str, folder: Path) -> list[str]:
         "plan": ["Granite-4.0-Micro", "--memory", "24GiB"],
         "profile": [],
         "replay": [str(trace), "--model", "Granite-4.0-Micro", "--memory", "1GiB"],
+        "shadow": ["traffic.jsonl", "--model", "Phi-4", "--memory", "24GiB", "--once"],
         "top": ["localhost:8000", "--once"],
         "view": ["Granite-4.0-Micro", "--memory", "24GiB"],
     }[command]
@@ -232,6 +234,7 @@ BESIDE: dict[tuple[str, str], list[str]] = {
     ("plan", "layers"): ["--memory", "24GiB"],
     ("plan", "model"): ["--memory", "24GiB"],
     ("replay", "trace"): ["--num-blocks", "unbounded"],
+    ("shadow", "file"): ["--model", "Phi-4", "--memory", "24GiB"],
     ("view", "model"): ["--memory", "24GiB"],
 }
 """Words of a right command beside some parameters, where those of `base` would refuse them."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from board import FILE, OF_VLLM, board
 from grafana import VARIABLES, expressions
-from hybrid_blocks.metrics import ENGINE, OFFLOAD
+from hybrid_blocks.metrics import ENGINE, OFFLOAD, SHADOW
 
 BOARD = board()
-FIGURES = {figure.name: figure for figure in (*ENGINE, *OFFLOAD)}
+FIGURES = {figure.name: figure for figure in (*ENGINE, *OFFLOAD, *SHADOW)}
 
 
 def metrics(expression: str) -> list[str]:

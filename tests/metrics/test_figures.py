@@ -4,12 +4,21 @@ import re
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.metrics import BLOCKS, ENGINE, HITS, OFFLOAD, OFFLOAD_PREFIX, Figure, pool_names
+from hybrid_blocks.metrics import (
+    BLOCKS,
+    ENGINE,
+    HITS,
+    OFFLOAD,
+    OFFLOAD_PREFIX,
+    SHADOW,
+    Figure,
+    pool_names,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("figure", [*ENGINE, *OFFLOAD], ids=lambda figure: figure.name)
+@pytest.mark.parametrize("figure", [*ENGINE, *OFFLOAD, *SHADOW], ids=lambda figure: figure.name)
 def test_a_name_says_whose_and_of_what_kind_a_figure_is(figure: Figure) -> None:
     assert re.fullmatch(r"hybrid_blocks_[a-z_]+", figure.name)
     assert figure.name.endswith("_total") == (figure.kind == "counter")
@@ -18,7 +27,7 @@ def test_a_name_says_whose_and_of_what_kind_a_figure_is(figure: Figure) -> None:
 
 
 def test_no_name_is_given_twice() -> None:
-    names = [figure.name for figure in (*ENGINE, *OFFLOAD)]
+    names = [figure.name for figure in (*ENGINE, *OFFLOAD, *SHADOW)]
     assert len(set(names)) == len(names)
 
 

@@ -17,6 +17,7 @@ FUNCTIONS = {
     "plan": "plan_command",
     "profile": "profile_command",
     "replay": "replay_command",
+    "shadow": "shadow_command",
     "top": "top_command",
     "view": "view_command",
 }

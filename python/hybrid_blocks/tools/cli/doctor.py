@@ -25,10 +25,7 @@ def doctor(
     *,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="config.json, a directory that holds one, or a built-in name: say which level and "
-            "scheduler an engine of this model reaches."
-        ),
+        typer.Option(help="config.json, a directory that holds one, or a built-in name."),
     ] = None,
     images: Annotated[bool, typer.Option("--images", help="Requests with images.")] = False,
     logprobs: Annotated[

@@ -55,6 +55,9 @@ def print_reach(asked: Asked, memory_bytes: int) -> None:
         lines.append(f"log by default {_log_line(found, release, Level.MANAGER)}")
     events = variables.EVENTS.value()
     lines.append(f"events         {variables.EVENTS.name}={events}: {variables.EVENTS.effect}")
+    if found.level is Level.NATURAL and asked.level != Level.NATURAL:
+        record = f"{variables.RECORD.name}=FILE"
+        lines.append(f"beside it      {record}, then hybrid-blocks shadow FILE: what natural gains")
     level = asked.level or "manager, as HYBRID_BLOCKS is not set"
     lines.append(f"this command: level {level}, scheduler {asked.scheduler or 'by default'}")
     typer.echo("\n".join(map(plain, lines)))

@@ -55,9 +55,8 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     levels: Annotated[
         str,
         typer.Option(
-            help="Levels to compare, separated by commas: off, pool, manager, natural; batched and "
-            "natural-batched are the latter two with this package's scheduler; floor only makes "
-            "the objects that any scheduler must make."
+            help="Levels to compare: off, pool, manager, natural; batched and natural-batched "
+            "decode in one call; floor only makes objects."
         ),
     ] = "off,pool,manager,batched,floor",
     prompt_tokens: Annotated[

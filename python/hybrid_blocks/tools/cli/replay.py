@@ -97,8 +97,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             "--retention",
             "--prefix-cache-retention-interval",
             metavar="N|dense|best",
-            help="vLLM's --prefix-cache-retention-interval; dense keeps all. best also tries "
-            "--prefix-match-unit, and shows what finds most beside vLLM's default.",
+            help="As of vLLM; dense keeps all, best shows which finds most.",
         ),
     ] = "0",
     max_num_seqs: Annotated[

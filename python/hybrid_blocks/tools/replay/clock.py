@@ -19,7 +19,10 @@ class Arrivals:
 
     Attributes:
         due: when each request arrives, shape ``[n]``; NaN while nothing says so.
+        horizon: requests that arrive later may not be known yet.
     """
+
+    horizon = float("inf")
 
     def __init__(self, trace: Trace) -> None:
         self._delay = trace.arrival.tolist()
@@ -35,8 +38,8 @@ class Arrivals:
 
     @property
     def next_time(self) -> float:
-        """When the next request arrives, in seconds; infinity if none is due."""
-        return self._heap[0][0] if self._heap else float("inf")
+        """When the next request arrives, or the horizon, in seconds; infinity if none is due."""
+        return min(self._heap[0][0], self.horizon) if self._heap else self.horizon
 
     def pop_until(self, now: float) -> list[int]:
         """Take the requests that have arrived by ``now``, in order."""

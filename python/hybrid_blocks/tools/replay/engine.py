@@ -74,7 +74,7 @@ class VirtualEngine:
         self._manager = manager
         self._on_sample = on_sample
         self.config = config
-        self._num_requests = len(trace)
+        self._num_speculative_tokens = cache.num_speculative_tokens
         self._has_idled = False
         own = RequestLimit(
             manager="the manager",
@@ -82,16 +82,8 @@ class VirtualEngine:
             max_tokens=manager.max_request_tokens,
             unit=manager.unit,
         )
-        self.too_large = find_too_large(
-            trace,
-            limits or (own,),
-            num_speculative_tokens=cache.num_speculative_tokens,
-            reject=config.reject_too_large,
-            refused=refused,
-        )
-        self._arrivals = Arrivals(trace)
-        self.latencies = Latencies(trace.output_tokens)
-        self._requests = Requests(trace, manager, self.meter)
+        self._limits = limits or (own,)
+        self._read(trace, refused)
         self._batch = Batch(config.max_num_seqs)
         self._on_hit = on_hit
         self._waiting: deque[int] = deque()
@@ -100,19 +92,39 @@ class VirtualEngine:
         self._is_refused = False
         self._live_when_refused: tuple[int, ...] = ()
 
+    def _read(self, trace: Trace, refused: Sequence[Refusal] = ()) -> None:
+        self.too_large = find_too_large(
+            trace,
+            self._limits,
+            num_speculative_tokens=self._num_speculative_tokens,
+            reject=self.config.reject_too_large,
+            refused=refused,
+        )
+        self._arrivals = Arrivals(trace)
+        self.latencies = Latencies(trace.output_tokens)
+        self._requests = Requests(trace, self._manager, self.meter)
+
     def run(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
         """Serve every request; ``on_progress`` gets the number of finished ones when it changes."""
         done = 0
-        while done < self._num_requests:
-            self._arrive()
-            if self._batch or self._waiting:
-                self._step()
-            elif self._arrivals.next_time < float("inf"):
-                self.now = self._arrivals.next_time
-                self._sample()
+        while self._is_busy or self._arrivals.next_time < float("inf"):
+            self._advance()
             if self.counters.done > done:
                 done = self.counters.done
                 on_progress(done)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._batch or self._waiting)
+
+    def _advance(self) -> None:
+        """Run a step, or a stretch of equal ones; if no request is there, go to the next."""
+        self._arrive()
+        if self._is_busy:
+            self._step()
+        elif self._arrivals.next_time < float("inf"):
+            self.now = self._arrivals.next_time
+            self._sample()
 
     def _arrive(self) -> None:
         for request in self._arrivals.pop_until(self._scheduled_at):

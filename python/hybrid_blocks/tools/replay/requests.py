@@ -95,7 +95,7 @@ class Requests:
         self._meter = meter
         self._pending: dict[int, Pending] = {}
         ends = np.cumsum(trace.output_tokens, dtype=np.int64)
-        self.outputs = np.empty(ends[-1], dtype=np.int32)
+        self.outputs = np.empty(ends[-1] if len(ends) else 0, dtype=np.int32)
         self.output_start = (ends - trace.output_tokens).tolist()
         self.prompt = trace.prompt_tokens.tolist()
         self.final = trace.total_tokens.tolist()
@@ -108,9 +108,21 @@ class Requests:
             prompt = self.prompt[request]
             start = self.output_start[request]
             self.outputs[start : start + len(tokens) - prompt] = tokens[prompt:]
-            handle = self._meter.call(self._manager.add_request, str(request), tokens[:prompt])
+            name = self._trace.request_id(request)
+            handle = self._meter.call(self._manager.add_request, name, tokens[:prompt])
             pending = self._pending[request] = Pending(handle, prompt)
         return pending
+
+    def carry(self, before: "Requests", old: int, new: int) -> None:
+        """Take over a request that has another number there."""
+        start, end = (
+            self.output_start[new],
+            self.output_start[new] + self.final[new] - self.prompt[new],
+        )
+        first = before.output_start[old]
+        self.outputs[start:end] = before.outputs[first : first + end - start]
+        if (pending := before._pending.get(old)) is not None:
+            self._pending[new] = pending
 
     def start(self, request: int) -> None:
         """Forget the waiting state of a request that now runs."""

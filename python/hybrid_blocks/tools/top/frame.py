@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from hybrid_blocks import metrics as figures
-from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES
+from hybrid_blocks.metrics import (
+    OFFLOAD_COUNTERS,
+    OFFLOAD_GAUGES,
+    SHADOW_COUNTERS,
+    SHADOW_GAUGES,
+)
 from hybrid_blocks.terminal import plain
 from hybrid_blocks.tools.top.read import Change, Reading
 from hybrid_blocks.units import human
@@ -46,6 +51,9 @@ def frame(view: View, width: int) -> Text:
 
 
 def _lines(now: Reading, change: Change, width: int) -> Iterator[Text]:
+    if now.of(SHADOW_COUNTERS["requests"].name):
+        yield from _shadow(now, change, width)
+        return
     yield from _engines(now)
     yield from _requests(now, change, width)
     if slabs := now.by("owner", figures.SLABS.name):
@@ -97,6 +105,30 @@ def _requests(now: Reading, change: Change, width: int) -> Iterator[Text]:
     share = f"{found / asked:.0%} of prompt tokens" if asked else "no prompt"
     generated = f"generated {_number(counted('generation_tokens'))} tokens{change.unit}"
     yield from _row("found", [share, generated], width)
+
+
+def _shadow(now: Reading, change: Change, width: int) -> Iterator[Text]:
+    def counted(name: str, **labels: str) -> float:
+        return change.counted(SHADOW_COUNTERS[name].name, **labels)
+
+    yield Text("shadow", style=_HEADING)
+    behind = now.total(SHADOW_GAUGES["behind_seconds"].name)
+    requests = [f"{_number(counted('requests'))}{change.unit}", f"{_number(behind)} s behind"]
+    left_out = change.by("reason", SHADOW_COUNTERS["left_out"].name)
+    reasons = [f"{reason} {_number(num)}{change.unit}" for reason, num in left_out.items() if num]
+    yield from _row("requests", [*requests, *reasons], width)
+    prompt = counted("prompt_tokens")
+    differs = f"differs {counted('differing_tokens') / prompt:.1%}" if prompt else "no prompt"
+    yield from _row("replay of its level", [differs], width)
+    running = now.by("replay", SHADOW_GAUGES["running"].name)
+    for replay, found in change.by("replay", SHADOW_COUNTERS["found_tokens"].name).items():
+        parts = [f"found {found / prompt:.1%}" if prompt else "found -"]
+        if num := counted("first_tokens", replay=replay):
+            parts.append(f"first token {counted('first_token_seconds', replay=replay) / num:.2f} s")
+        if replay in running:
+            preempted = _number(counted("preemptions", replay=replay)) + change.unit
+            parts += [f"at once {_number(running[replay])}", f"preempted {preempted}"]
+        yield from _row(replay, parts, width)
 
 
 def _reserved(now: Reading, width: int) -> Iterator[Text]:

@@ -74,6 +74,10 @@ class Trace:
         ids += np.repeat(first - (end - count), count)
         return ids
 
+    def request_id(self, request: int) -> str:
+        """Return the name by which a manager knows a request."""
+        return str(request)
+
     def head(self, limit: int) -> "Trace":
         """Return the first ``limit`` requests."""
         if limit < 1:

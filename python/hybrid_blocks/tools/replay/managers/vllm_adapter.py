@@ -1,5 +1,6 @@
 """vLLM's own manager behind the calls of a replay. Imports vLLM."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, lcm
@@ -173,7 +174,8 @@ class VllmReplayAdapter:
         init_none_hash(hash_function)
         self._hasher = get_request_block_hasher(hash_block_size, hash_function)
         self._sampling = SamplingParams(max_tokens=1 << 30)
-        self._requests: list[Request | None] = []
+        self._requests: dict[int, Request] = {}
+        self._handles = itertools.count()
         self._matched: dict[int, tuple[KVCacheBlocks, int]] = {}
         self._num_running = 0
         self._is_sparing = spare_calls and not (
@@ -218,18 +220,14 @@ class VllmReplayAdapter:
             arrival_time=0.0,
             block_hasher=self._hasher,
         )
-        self._requests.append(request)
-        return len(self._requests) - 1
+        handle = next(self._handles)
+        self._requests[handle] = request
+        return handle
 
     def append_tokens(self, handles: Handles, tokens: Counts) -> None:
         """Append one sampled token to each request."""
         for handle, token in zip(handles.tolist(), tokens.tolist(), strict=True):
-            self._request(handle).append_output_token_ids(token)
-
-    def _request(self, handle: int) -> Request:
-        request = self._requests[handle]
-        assert request is not None, f"handle {handle} was freed"
-        return request
+            self._requests[handle].append_output_token_ids(token)
 
     # --- steps --------------------------------------------------------------
 
@@ -242,7 +240,7 @@ class VllmReplayAdapter:
 
     def match_prefix(self, handle: int) -> int:
         """Return how many leading tokens the cache holds."""
-        request = self._request(handle)
+        request = self._requests[handle]
         blocks, num_tokens, junction = self.manager.get_computed_blocks(request)
         request.shared_prefix_boundary = junction
         self._matched[handle] = blocks, num_tokens
@@ -263,7 +261,7 @@ class VllmReplayAdapter:
         """End the chunk where vLLM's scheduler would."""
         if self._scheduler is None:
             return num_new_tokens
-        request = self._request(handle)
+        request = self._requests[handle]
         hit = start - request.num_computed_tokens
         return Scheduler._mamba_block_aligned_split(self._scheduler, request, num_new_tokens, hit)
 
@@ -272,7 +270,7 @@ class VllmReplayAdapter:
         for served, (handle, count) in enumerate(
             zip(handles.tolist(), num_new_tokens.tolist(), strict=True)
         ):
-            request = self._request(handle)
+            request = self._requests[handle]
             if self._changes_nothing(handle, request, count):
                 continue
             if request.status is RequestStatus.RUNNING:
@@ -314,12 +312,12 @@ class VllmReplayAdapter:
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
         """Record that tokens were computed."""
         for handle, count in zip(handles.tolist(), num_tokens.tolist(), strict=True):
-            self._request(handle).num_computed_tokens += count
+            self._requests[handle].num_computed_tokens += count
 
     def preempt(self, handles: Handles) -> None:
         """Give back the requests' blocks."""
         for handle in handles.tolist():
-            request = self._request(handle)
+            request = self._requests[handle]
             self.manager.free(request)
             request.status = RequestStatus.PREEMPTED
             request.num_computed_tokens = 0
@@ -330,8 +328,7 @@ class VllmReplayAdapter:
     def free(self, handles: Handles) -> None:
         """Give back the requests' blocks and forget the requests."""
         for handle in handles.tolist():
-            self.manager.free(self._request(handle))
-            self._requests[handle] = None
+            self.manager.free(self._requests.pop(handle))
             self._num_decoded.pop(handle, None)
             self._num_running -= 1
 

@@ -1,0 +1,137 @@
+"""``hybrid-blocks shadow``: the traffic of a running engine, replayed as it is recorded."""
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from hybrid_blocks.errors import HybridBlocksError
+from hybrid_blocks.geometry.deployment import MOST
+from hybrid_blocks.tools.cli.options import MOST_RUNNING, Option
+from hybrid_blocks.tools.cli.output import fail
+from hybrid_blocks.tools.cli.replay_asked import (
+    planned_cache,
+    read_retention,
+    record_or_card,
+    timed_config,
+)
+from hybrid_blocks.tools.doctor.environment import allow_no_gpu, need_vllm
+from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.tools.replay import (
+    Cache,
+    EngineConfig,
+    ManagerName,
+    ReplayError,
+    VllmOptions,
+    make_manager,
+    request_limits,
+)
+from hybrid_blocks.tools.shadow.engine import LiveEngine
+from hybrid_blocks.tools.shadow.follow import Follower
+from hybrid_blocks.tools.shadow.publish import Page, run
+from hybrid_blocks.tools.shadow.shadow import OnHit, Shadow
+from hybrid_blocks.variables import LEVEL
+
+NICENESS: Final = 10
+REPLAYS: Final = {"vllm": ManagerName.VLLM, "natural": ManagerName.RUST}
+
+
+def shadow_command(  # noqa: PLR0917 - typer reads the options from the signature
+    file: Annotated[Path, typer.Argument(help="HYBRID_BLOCKS_RECORD of the engine.")],
+    model: Annotated[str, typer.Option(help="Its model.")],
+    memory: Annotated[str, typer.Option(help="Memory for the cache of each GPU.")],
+    level: Annotated[str, typer.Option(metavar=LEVEL.values, help="Its level.")] = LEVEL.default,
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CARD|RECORD",
+            help="As of replay; without, fitted to FILE.",
+        ),
+    ] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Tokens of a block.")
+    ] = None,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
+    tp: Annotated[
+        int, typer.Option("--tp", "--tensor-parallel-size", min=1, help="Tensor parallel size.")
+    ] = 1,
+    speculative: Option = None,
+    retention: Annotated[
+        str,
+        typer.Option(
+            "--retention",
+            "--prefix-cache-retention-interval",
+            metavar="N|dense",
+            help="As of replay.",
+        ),
+    ] = "0",
+    max_num_seqs: Annotated[
+        int, typer.Option(min=1, max=MOST_RUNNING, help="Most running requests.")
+    ] = 256,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Most tokens computed in one step.")
+    ] = 8192,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of /metrics.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the end of FILE.")] = False,
+) -> None:
+    """Replay the traffic that an engine records, as vLLM and as level natural, while it runs."""
+    try:
+        if level not in LEVEL.values.split(", "):
+            raise ReplayError(f"--level {level!r} is none of {LEVEL.values}")
+        record, card = record_or_card(clock, None)
+        config = EngineConfig(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            reject_too_large=True,
+        )
+        deployment = Deployment(
+            tp=tp,
+            kv_cache_dtype=kv_cache_dtype,
+            block_size=block_size,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            in_flight_batches=1,
+            card=card,
+        )
+        cache = planned_cache(model, memory, deployment, speculative)
+        config = config if clock is None else timed_config(config, cache, None, record)
+        kept = read_retention(retention)
+        if isinstance(kept, str):
+            raise ReplayError("--retention best: give the setting of the engine")
+        follower = Follower(file)
+        need_vllm(" to replay its rules")
+        allow_no_gpu()
+        os.nice(NICENESS)
+        shadow = Shadow(
+            partial(_engines, cache, config, VllmOptions(retention=kept)),
+            own="natural" if level == "natural" else "vllm",
+            say=lambda text: typer.echo(f"{time.strftime('%H:%M:%S')} {text}"),
+            is_fitted=clock is None,
+        )
+        page = None if port is None else Page("", port)
+        labels = {"model_name": Path(model).name, "engine": "0"}
+        with closing(follower):
+            run(shadow, follower, page, labels, once=once)
+    except (HybridBlocksError, OSError) as error:
+        fail(error)
+
+
+def _engines(
+    cache: Cache, config: EngineConfig, options: VllmOptions, on_hit: OnHit
+) -> Mapping[str, LiveEngine]:
+    """Make empty replays; none gets a request that the other has no room for."""
+    limits = request_limits(tuple(REPLAYS.values()), cache, config, vllm=options)
+    return {
+        name: LiveEngine(
+            make_manager(manager, cache, config, vllm=options),
+            *(cache, config),
+            limits=limits,
+            on_hit=partial(on_hit, name),
+        )
+        for name, manager in REPLAYS.items()
+    }

@@ -1,0 +1,1 @@
+"""A replay that follows the traffic of a running engine."""
