@@ -39,7 +39,7 @@ def test_a_frame_shows_the_engine_and_both_replays() -> None:
     assert rows[1:] == [
         "shadow",
         "requests 10/s 31 s behind unseen 0.2/s",
-        "replay of its level differs 0.5%",
+        "own replay differs 0.5%",
         "engine found 60.0%",
         "natural found 80.0% first token 0.25 s at once 15 preempted 0/s",
         "vllm found 60.5% at once 12 preempted 2/s",

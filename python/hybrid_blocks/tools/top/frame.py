@@ -119,7 +119,7 @@ def _shadow(now: Reading, change: Change, width: int) -> Iterator[Text]:
     yield from _row("requests", [*requests, *reasons], width)
     prompt = counted("prompt_tokens")
     differs = f"differs {counted('differing_tokens') / prompt:.1%}" if prompt else "no prompt"
-    yield from _row("replay of its level", [differs], width)
+    yield from _row("own replay", [differs], width)
     running = now.by("replay", SHADOW_GAUGES["running"].name)
     for replay, found in change.by("replay", SHADOW_COUNTERS["found_tokens"].name).items():
         parts = [f"found {found / prompt:.1%}" if prompt else "found -"]
