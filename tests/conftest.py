@@ -77,7 +77,7 @@ NEED_VLLM = [
     "offload/test_offload_manager.py",
     "offload/test_rates.py",
     "offload/test_replacement.py",
-    "offload/test_second_runner.py",
+    "offload/test_stores_before_clear.py",
     "offload/test_several_connectors.py",
     "offload/test_slab_worker.py",
     "offload/test_standing_still.py",

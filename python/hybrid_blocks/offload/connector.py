@@ -14,7 +14,7 @@ from vllm.v1.kv_offload.base import OffloadingSpec
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.offload.lazy import LazyScheduler
+from hybrid_blocks.offload.lazy_stores import LazyScheduler
 from hybrid_blocks.offload.options import STORE, read_store
 from hybrid_blocks.offload.slabs.config import is_slabbed, offloading_config
 from hybrid_blocks.offload.slabs.connector import over_slabs

@@ -31,7 +31,7 @@ from hybrid_blocks.offload.metrics import HostInfo, definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
 from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.region import Header, Region
-from hybrid_blocks.offload.second_runner import end_stores_first
+from hybrid_blocks.offload.stores_before_clear import end_stores_first
 from hybrid_blocks.offload.structure import structure_of
 from hybrid_blocks.offload.tier_queue import TierQueue
 from hybrid_blocks.offload.tiers_below import TiersBelow

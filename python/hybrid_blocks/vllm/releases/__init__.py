@@ -1,7 +1,8 @@
 """The differences between the tested releases of vLLM, a module each.
 
 Everything else in the adapter is the same in all of them. A release that changes something has a
-module; its class derives from the one before. ``tested.txt`` lists the releases.
+module; its class derives from the one before. ``tested.txt`` lists the releases, and
+``make add-vllm VERSION=…`` adds one.
 """
 
 from importlib import import_module

@@ -3,20 +3,20 @@
 //!
 //! ```text
 //! lookup <- outbox <- cache ─┐
-//!                 requests ──┴─ engine <- check, reserved
+//!                 requests ──┴─ engine <- check, held_slabs
 //! ```
 
 pub(crate) mod cache;
 mod check;
+mod held_slabs;
 pub(crate) mod hit;
 pub(crate) mod lookup;
 pub(crate) mod outbox;
 pub(crate) mod requests;
-mod reserved;
 
+pub use held_slabs::{ByteSizes, ReservedBytes};
 pub use lookup::LookupGroup;
 pub use outbox::{BlockCopy, CacheEvent, PrefillCheckpoint, Residency};
-pub use reserved::{ByteSizes, ReservedBytes};
 
 use crate::error::Error;
 use crate::ids::{BlockId, GroupId};

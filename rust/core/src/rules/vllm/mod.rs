@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! config, progress, stats <- request <- call <- retention, checkpoint, demand
-//!     <- adopt, extend, commit, no_change <- manager <- lookup
+//!     <- adopt, extend, commit, steps_without_change <- manager <- lookup
 //! ```
 //!
 //! Over slabs, an allocation calls the hooks of `rules/slabs`.
@@ -20,12 +20,12 @@ mod demand;
 mod extend;
 mod lookup;
 mod manager;
-mod no_change;
 mod progress;
 mod release;
 mod request;
 mod retention;
 mod stats;
+mod steps_without_change;
 
 pub use crate::engine::LookupGroup;
 pub use call::BoundaryState;

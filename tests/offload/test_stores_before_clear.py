@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hybrid_blocks.offload import second_runner
+from hybrid_blocks.offload import stores_before_clear
 from hybrid_blocks.offload.cpu_worker import CpuWorker
 from hybrid_blocks.offload.region import Header, Region
 from hybrid_blocks.offload.transfer import HostLoadStoreSpec
@@ -28,7 +28,7 @@ BLOCK, PAGE = 3, 64
 
 @pytest.fixture
 def runner_cls(monkeypatch: pytest.MonkeyPatch) -> Any:
-    cls = importlib.import_module(second_runner.MODULE).GPUModelRunner
+    cls = importlib.import_module(stores_before_clear.MODULE).GPUModelRunner
     monkeypatch.setattr(cls, "update_requests", cls.update_requests)  # taken back afterwards
     return cls
 
@@ -46,7 +46,7 @@ def step(runner_cls: Any, monkeypatch: pytest.MonkeyPatch) -> bytes:
     connector.worker = CpuWorker(caches, region, 0)
     store = GPULoadStoreSpec([BLOCK], group_sizes=[1], block_indices=[0])
     connector._unsubmitted_store_jobs = [(0, store, HostLoadStoreSpec([0]))]
-    monkeypatch.setattr(second_runner, "get_kv_transfer_group", lambda: connector)
+    monkeypatch.setattr(stores_before_clear, "get_kv_transfer_group", lambda: connector)
     runner = SimpleNamespace(
         kv_block_zeroer=SimpleNamespace(zero_block_ids=lambda ids: pages.__setitem__(ids, 0)),
         req_states=SimpleNamespace(
@@ -82,8 +82,8 @@ def test_the_second_runner_alone_stores_zeros(
 def test_a_store_ends_before_its_block_is_zeroed(
     runner_cls: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second_runner.end_stores_first()
+    stores_before_clear.end_stores_first()
     replaced = runner_cls.update_requests
-    second_runner.end_stores_first()
+    stores_before_clear.end_stores_first()
     assert runner_cls.update_requests is replaced
     assert step(runner_cls, monkeypatch) == bytes([7]) * PAGE
