@@ -17,14 +17,26 @@ from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model.architecture.common import spread
 
 
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Billions of parameters that a publisher names, ``experts`` in another format among them.
+
+    ``bits`` are those of experts or, where there are none, of all weights but the embeddings.
+    """
+
+    billions: float
+    experts: float = 0.0
+    bits: float | None = None
+
+
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the table."""
+    """One row; ``published`` where a model's name does not say its size or is short."""
 
     status: Literal["verified", "partly verified", "unverified"]
     config: dict[str, object] | None = None
     like: str | None = None
     counts: dict[str, int] | None = None
     notes: tuple[str, ...] = ()
+    published: Published | None = None
 
 
 @cache

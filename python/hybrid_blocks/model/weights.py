@@ -11,6 +11,7 @@ from hybrid_blocks.model import formats
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.model import Layer, Weights
 from hybrid_blocks.model.parameters import Parameters, count_parameters
+from hybrid_blocks.model.table import Published, entries
 
 _SCALE: Final = 16
 _GROUP: Final = 128
@@ -109,32 +110,6 @@ _BILLION: Final = 10**9
 _OF_NAME: Final = re.compile(r"(?<![\d.A-Za-z])(\d+(?:\.\d+)?)([BTMbtm])(?![a-z])")
 _UNITS: Final = {"b": _BILLION, "t": 1000 * _BILLION, "m": _BILLION // 1000}
 
-_PUBLISHED: Final = {
-    "DeepSeek-V3": 671.0,
-    "Gemma-3-27B": 27.4,
-    "Gemma-4-E2B": 5.1,
-    "Granite-4.0-H-Micro": 3.2,
-    "Granite-4.0-H-Small": 32.2,
-    "Granite-4.0-H-Tiny": 6.9,
-    "Granite-4.0-Micro": 3.4,
-    "Jamba-1.5-Large": 398.6,
-    "Jamba-1.5-Mini": 51.6,
-    "Llama-4-Scout-17B-16E": 108.6,
-    "MiniMax-Text-01": 456.0,
-    "Mistral-7B-v0.1": 7.24,
-    "Phi-3-mini-4k": 3.82,
-    "Phi-4": 14.7,
-    "gpt-oss-120b": 116.8,
-    "gpt-oss-20b": 20.9,
-}
-"""Billions of parameters that publishers name, where a model's name does not say or is short."""
-
-_EXPERTS: Final = {"gpt-oss-20b": (19.1, 4.25), "gpt-oss-120b": (114.7, 4.25)}
-"""Billions of parameters of experts that are published in another format, and their bits."""
-
-_PUBLISHED_BITS: Final = {"DeepSeek-V3": 8.0}
-"""Bits in which the publisher stores all weights but the embeddings."""
-
 
 def weights_of(
     config: Config,
@@ -156,14 +131,11 @@ def weights_of(
         unknown = str(error).removeprefix(f"{config.name}: ")
     only_experts = quantized.get("quant_method") == "mxfp4"
     if counted is None and built_in:
-        counted, source = _published(config)
+        published = entries()[config.name].published
+        counted, source = _published(config, published)
         unknown = "its publisher names none"
-        bits = (
-            _EXPERTS[config.name][1]
-            if config.name in _EXPERTS
-            else _PUBLISHED_BITS.get(config.name)
-        )
-        only_experts = config.name in _EXPERTS
+        bits = None if published is None else published.bits
+        only_experts = published is not None and published.experts > 0
     if counted is None:
         return unknown
     return Weights(
@@ -178,16 +150,15 @@ def weights_of(
     )
 
 
-def _published(config: Config) -> tuple[Parameters | None, str]:
-    billions, source = _PUBLISHED.get(config.name), "published"
-    if billions is None:
+def _published(config: Config, published: Published | None) -> tuple[Parameters | None, str]:
+    experts, source = 0, "published"
+    if published is None:
         found = _OF_NAME.search(config.name)
         if found is None:
             return None, ""
         total, source = int(float(found[1]) * _UNITS[found[2].lower()]), "by its name"
     else:
-        total = int(billions * _BILLION)
-    experts = int(_EXPERTS.get(config.name, (0.0,))[0] * _BILLION)
+        total, experts = (int(it * _BILLION) for it in (published.billions, published.experts))
     hidden = config.optional("hidden_size") or _HIDDEN
     embeddings = min(2 * _VOCABULARY * hidden, (total - experts) // 3)
     counted = Parameters(

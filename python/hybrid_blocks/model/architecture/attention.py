@@ -6,6 +6,7 @@ import msgspec
 
 from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model.architecture.common import (
+    TYPES,
     by_depth,
     choose,
     every,
@@ -18,25 +19,7 @@ from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.layer import Cache, ChunkedAttention, LatentIndex, SlidingWindow
 from hybrid_blocks.model.model import Layer
 
-PLAIN: Final = (
-    *("apertus", "arcee", "aria_text", "bailing_moe", "bailing_moe_v2", "beam", "bloom"),
-    *("cohere", "cosmos3_edge_text", "deepseek", "dots_ocr", "emu3_text_model"),
-    *("ernie4_5", "ernie4_5_moe", "ernie4_5_moe_vl", "ernie4_5_vl_moe_text", "exaone"),
-    *("fireredasr2", "flex_olmo", "funasr", "gemma", "glm", "glm4", "glm4_moe"),
-    *("glm4v_moe_text", "glm4v_text", "glm_ocr_text", "gpt2", "gpt_neox", "gptj"),
-    *("granite", "granite4_vision_text", "granitemoe", "granitemoeshared"),
-    *("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text", "hy_v3", "hyperclovax"),
-    *("interns1_pro_text", "internlm2", "internlm3", "iquestcoder", "jais2"),
-    *("k2_horizon", "Keye", "KeyeVL1_5", "kimi_audio", "llama", "mimo", "minicpm"),
-    *("minicpmo", "minicpmv", "minimax_m2", "ministral", "ministral3", "mistral"),
-    *("mistral3", "mixtral", "molmo", "molmo2_text", "nanbeige", "nemotron", "olmo"),
-    *("olmo2", "olmoe", "openpangu_vl", "opt", "orion", "paddleocr_vl_text"),
-    *("PanguEmbedded", "param2moe", "phi", "phi3", "phi3_v", "phi4-siglip", "phi4mm"),
-    *("phimoe", "qwen2_5_vl_text", "qwen2_vl_text", "qwen3_asr_text", "qwen3_moe"),
-    *("qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text", "sarvam_moe"),
-    *("seed_oss", "solar", "stablelm", "starcoder2", "step1", "telechat", "telechat3"),
-    *("TeleFLM",),
-)
+PLAIN: Final = tuple(TYPES["plain"].split())
 """Types whose layers are all alike, unless ``layer_types`` says otherwise."""
 
 

@@ -1,6 +1,8 @@
 """Functions and tables that several readers of architectures share."""
 
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
 from typing import Final
 
 import msgspec
@@ -86,42 +88,7 @@ def spread(counts: dict[str, int]) -> list[str]:
     return [kind for _, kind in sorted(places)]
 
 
-_LATENTS: Final = (
-    "the planner has no kind for latents of 4 or 128 tokens (vLLM's MLAAttentionSpec with "
-    "tokens_per_state), and none for windows over latents (SlidingWindowMLASpec)"
-)
-_COMPRESSED: Final = (
-    "the planner has no kind for keys of several tokens (vLLM's tokens_per_state) beside a ring of "
-    "those before them (CircularBufferSpec)"
-)
-_ENCODER: Final = "cross attention keeps an encoder's output, whose length no config.json says"
-_INDEXER: Final = "an indexer keeps a cache of its own beside the latent, which is not counted yet"
-_KEYS: Final = "an indexer keeps keys of its own beside keys and values, which are not counted yet"
-_RING: Final = "convolutions keep a ring of tokens beside attention, which is not counted yet"
-_HEARS: Final = "its encoder of sound keeps a cache too, which is not counted yet"
-_PROMPT: Final = "tokens behind the window are kept for the prompt alone, which is not counted"
+TYPES: Final = tomllib.loads((files(__package__) / "types.toml").read_text())
 
-UNREAD: Final = {
-    "PanguProMoE": "sink tokens keep blocks of their own, which are not counted yet",
-    "cohere_asr": _ENCODER,
-    "deepseek_v4": _LATENTS,
-    "deepseek_v41": _LATENTS,
-    "dots3_note": "windows over latents are not counted yet",
-    "glm5_next_text": _COMPRESSED,
-    "hy_v4": _INDEXER,
-    "inkling_model": _RING,
-    "inkling_text": _RING,
-    "minimax_m3_text": _KEYS,
-    "minimax_m3_vl_text": _KEYS,
-    "mbart": _ENCODER,
-    "muse_spark_text": "no configuration of this family was compared with vLLM",
-    "nemotron_parse": _ENCODER,
-    "nemotron_parse3_5": _ENCODER,
-    "step5": _COMPRESSED,
-    "unlimited-ocr": _PROMPT,
-    "unlimited_ocr": _PROMPT,
-    "voxtral_realtime": _HEARS,
-    "voxtral_realtime_text": _HEARS,
-    "whisper": _ENCODER,
-}
+UNREAD: Final = {name: reason for reason, names in TYPES["unread"].items() for name in names}
 """Reason by ``model_type``."""
