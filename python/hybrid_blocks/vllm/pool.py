@@ -1,7 +1,7 @@
 """vLLM's ``BlockPool`` over the pool in Rust, with vLLM's maps and queue as views of it."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from vllm.distributed.kv_events import AllBlocksCleared
@@ -220,66 +220,6 @@ class CachedBlocks:
 
     def __len__(self) -> int:
         return self._blocks.num_keys
-
-    @property
-    def _cache(self) -> "RawCache":
-        return RawCache(self._blocks, self)
-
-
-class RawCache(MutableMapping[Key, Block | dict[int, Block]]):
-    """The dictionary inside vLLM's map, which its tests read and write.
-
-    A value is a block, or a dictionary by block id where several hold the same content.
-    """
-
-    def __init__(self, blocks: Blocks, cached: CachedBlocks) -> None:
-        self._blocks = blocks
-        self._cached = cached
-
-    def __getitem__(self, key: Key) -> Block | dict[int, Block]:
-        holders = self._blocks.get_all(key)
-        if not holders:
-            raise KeyError(key)
-        return holders[0] if len(holders) == 1 else {block.block_id: block for block in holders}
-
-    def __setitem__(self, key: Key, value: Block | dict[int, Block]) -> None:
-        if key in self:
-            del self[key]
-        for block in value.values() if isinstance(value, dict) else (value,):
-            self._blocks.insert(key, block)
-
-    def __delitem__(self, key: Key) -> None:
-        holders = self._blocks.get_all(key)
-        if not holders:
-            raise KeyError(key)
-        for block in holders:
-            self._cached.pop(key, block.block_id)
-
-    def __iter__(self) -> Iterator[Key]:
-        seen: set[Key] = set()
-        for block in self._blocks[:]:
-            if block.block_hash is not None:
-                seen.add(block.block_hash)
-                seen.update(self._blocks.further_keys(block.block_id))
-        return iter(seen)
-
-    def __len__(self) -> int:
-        return self._blocks.num_keys
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Mapping):
-            return NotImplemented
-
-        def by_id(value: Block | dict[int, Block]) -> dict[int, Block]:
-            return value if isinstance(value, dict) else {value.block_id: value}
-
-        mine = {key: by_id(value) for key, value in self.items()}
-        return mine == {key: by_id(value) for key, value in other.items()}
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __copy__(self) -> dict[Key, Block | dict[int, Block]]:
-        return dict(self)
 
 
 class FurtherHashes(Mapping[int, set[Key]]):

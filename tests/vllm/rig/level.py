@@ -30,6 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from hybrid_blocks.vllm import attach  # noqa: PLC0415 - imports vLLM
 
         attach.register()
+        from rig import raw_cache  # noqa: PLC0415 - imports vLLM
+
+        raw_cache.show()
     if os.environ.get("RIG_SLABS") == "1":
         from rig import slabs  # noqa: PLC0415 - imports vLLM
 
