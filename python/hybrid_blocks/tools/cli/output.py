@@ -4,7 +4,7 @@ import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 import typer
 
@@ -13,6 +13,15 @@ from hybrid_blocks.terminal import plain
 
 STDOUT: Final = Path("-")
 """The file of ``--json`` that is standard output; tables are not printed then."""
+
+
+class Files(NamedTuple):
+    """The files that a command writes, and the command that a page names."""
+
+    json: Path | None
+    html: Path | None
+    context: typer.Context
+
 
 LONGEST_ERROR: Final = 1000
 """Characters of an error or a warning, whatever the values that it shows."""

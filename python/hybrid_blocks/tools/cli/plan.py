@@ -1,7 +1,7 @@
 """``hybrid-blocks plan``: what fits into a GPU's free KV memory."""
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 import typer
@@ -13,6 +13,7 @@ from hybrid_blocks.terminal import make_console
 from hybrid_blocks.tools.cli.options import Given, Option, drafted
 from hybrid_blocks.tools.cli.output import (
     STDOUT,
+    Files,
     fail,
     refuse_same_file,
     to_page,
@@ -138,14 +139,6 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         _plan(case, lengths, trace, Files(json, html, context), whole=whole)
     except HybridBlocksError as error:
         fail(error)
-
-
-class Files(NamedTuple):
-    """The files that a plan writes, and the command that a page names."""
-
-    json: Path | None
-    html: Path | None
-    context: typer.Context
 
 
 def _refuse_together(

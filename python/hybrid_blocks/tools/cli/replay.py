@@ -9,7 +9,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Option, finite
-from hybrid_blocks.tools.cli.output import fail, refuse_same_file, to_page, to_write
+from hybrid_blocks.tools.cli.output import Files, fail, refuse_same_file, to_page, to_write
 from hybrid_blocks.tools.cli.replay_asked import (
     DEFAULT_MODEL,
     check_options,
@@ -22,7 +22,7 @@ from hybrid_blocks.tools.cli.replay_asked import (
     warn_of_defaults,
 )
 from hybrid_blocks.tools.cli.replay_run import generate_requests, read_requests, run
-from hybrid_blocks.tools.cli.replay_show import Files, show_replay
+from hybrid_blocks.tools.cli.replay_show import show_replay
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName
 from hybrid_blocks.tools.replay.times import read_rate

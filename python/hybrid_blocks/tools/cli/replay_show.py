@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import orjson
 import typer
 
 from hybrid_blocks.terminal import make_console, print_table, print_verdict
-from hybrid_blocks.tools.cli.output import STDOUT, write_json
+from hybrid_blocks.tools.cli.output import STDOUT, Files, write_json
 from hybrid_blocks.tools.cli.words import made_by
 from hybrid_blocks.tools.replay import Cache, ReplayError, Result
 from hybrid_blocks.tools.replay.report import (
@@ -26,14 +26,6 @@ from hybrid_blocks.tools.trace import Trace
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-class Files(NamedTuple):
-    """The files that a replay writes, and the command that a page names."""
-
-    json: Path | None
-    html: Path | None
-    context: typer.Context
 
 
 def show_replay(

@@ -62,13 +62,18 @@ def _part_differences(part: str, version: str) -> list[str]:
         if (found := _find(owner)) is None or name not in members(found)
     ]
     for owner, methods in recorded["callables"].items():
-        for name, expected in methods.items():
-            method = getattr(_find(owner), name, None)
-            if method is None:
-                gone.append(f"{_dotted(owner, name)} is gone")
-            elif (parameters := _parameters(method)) != expected:
-                gone.append(f"{_dotted(owner, name)} {_change(expected, parameters)}")
+        gone += [difference for _, difference in _changed(owner, _find(owner), methods)]
     return gone
+
+
+def _changed(owner: str, found: Any, methods: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each callable that is not as recorded, and how it differs."""
+    for name, expected in methods.items():
+        method = getattr(found, name, None)
+        if method is None:
+            yield name, f"{_dotted(owner, name)} is gone"
+        elif (parameters := _parameters(method)) != expected:
+            yield name, f"{_dotted(owner, name)} {_change(expected, parameters)}"
 
 
 def _names(surface: Surface) -> Iterator[tuple[str, str]]:
@@ -84,13 +89,8 @@ def _callables(surface: Surface) -> Iterator[tuple[str, str]]:
         if found is None:
             yield surface.tier_of_owner(owner), f"{_dotted(owner)} is gone"
             continue
-        for name, expected in methods.items():
-            tier = surface.tier_of_callable(owner, name)
-            method = getattr(found, name, None)
-            if method is None:
-                yield tier, f"{_dotted(owner, name)} is gone"
-            elif (parameters := _parameters(method)) != expected:
-                yield tier, f"{_dotted(owner, name)} {_change(expected, parameters)}"
+        for name, difference in _changed(owner, found, methods):
+            yield surface.tier_of_callable(owner, name), difference
     for owner in surface.closed():
         known = surface.recorded["callables"][owner]
         for name, value in vars(_find(owner) or object).items():
