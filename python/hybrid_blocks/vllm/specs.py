@@ -70,10 +70,7 @@ ROWS: Final = (
         "sliding_window",
         SlidingWindowSpec,
         SlidingWindowManager,
-        lambda spec: {
-            "window": spec.sliding_window,
-            "extra_retained": spec.extra_retained_tokens,
-        },
+        lambda spec: {"window": spec.sliding_window, "extra_retained": spec.extra_retained_tokens},
         lambda window: {"sliding_window": window, "dcp_sharded": False},
     ),
     Row(

@@ -357,11 +357,7 @@ class Provenance:
                 self._check_content(content, length, (life, group, column), slot)
 
     def _check_content(
-        self,
-        content: Content,
-        length: int | None,
-        reader: Holder,
-        slot: Slot,
+        self, content: Content, length: int | None, reader: Holder, slot: Slot
     ) -> None:
         """Check that a block holds what a request reads in a column."""
         life, group, column = reader

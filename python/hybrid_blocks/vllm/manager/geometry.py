@@ -121,10 +121,7 @@ def _group(manager: SingleTypeKVCacheManager, max_model_len: int) -> Group:
 
 
 def unsupported_reason(
-    kv_cache_config: KVCacheConfig,
-    *,
-    hash_block_size: int = 1,
-    **_: Any,
+    kv_cache_config: KVCacheConfig, *, hash_block_size: int = 1, **_: Any
 ) -> str | None:
     """Return why an engine needs vLLM's own managers, or ``None`` if it does not.
 
@@ -139,10 +136,7 @@ def unsupported_reason(
         is_scratch = not specs.kind_of(spec).is_cached
         if not spec.prefix_cacheable and not is_scratch and spec.block_size % hash_block_size:
             return sentence(
-                "uncached_group",
-                number=number,
-                block=spec.block_size,
-                hash_block=hash_block_size,
+                "uncached_group", number=number, block=spec.block_size, hash_block=hash_block_size
             )
         if is_state(spec) and spec.mamba_cache_mode not in ("none", "align"):
             return sentence("mamba_mode", mode=spec.mamba_cache_mode)

@@ -145,9 +145,5 @@ class KVCacheManager(VllmKVCacheManager):
     def _samples(self) -> list[Sample]:
         blocks: Any = self.block_pool.blocks
         cached, available = blocks.num_cached, blocks.num_free
-        counts = {
-            "live": len(blocks) - 1 - available,
-            "cached": cached,
-            "free": available - cached,
-        }
+        counts = {"live": len(blocks) - 1 - available, "cached": cached, "free": available - cached}
         return [figures.BLOCKS.sample(count, state=state) for state, count in counts.items()]

@@ -30,11 +30,7 @@ class NativeKVCacheManager(RustKVCacheManager, KVCacheManager):  # type: ignore[
     hybrid_blocks_level = Level.MANAGER
 
     def __init__(
-        self,
-        kv_cache_config: KVCacheConfig,
-        *args: Any,
-        use_eagle: bool = False,
-        **kwargs: Any,
+        self, kv_cache_config: KVCacheConfig, *args: Any, use_eagle: bool = False, **kwargs: Any
     ) -> None:
         KVCacheManager.__init__(self, kv_cache_config, *args, use_eagle=use_eagle, **kwargs)
         pools = self._pools_of_groups()

@@ -15,13 +15,7 @@ from weakref import ref
 import numpy as np
 import torch
 
-from hybrid_blocks.kernels import (
-    BlockTensors,
-    StateLayout,
-    StatePools,
-    convert_states,
-    copy_blocks,
-)
+from hybrid_blocks.kernels import BlockTensors, StateLayout, StatePools, convert_states, copy_blocks
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 
 # The other modules import this logger from vLLM.
@@ -207,9 +201,7 @@ class ConvertingCopy(NamedTuple):
     recipe: Recipe
 
 
-def split(
-    copies: Iterable[Any],
-) -> tuple[list[Any], list[ConvertingCopy], list[PrefillCheckpoint]]:
+def split(copies: Iterable[Any]) -> tuple[list[Any], list[ConvertingCopy], list[PrefillCheckpoint]]:
     """Return the copies of whole blocks, those that convert, and what the forward leaves."""
     kinds: dict[type, list[Any]] = {ConvertingCopy: [], PrefillCheckpoint: []}
     plain: list[Any] = []

@@ -12,13 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from hybrid_blocks.vllm.worker import prefill_checkpoint, state_layers
-from hybrid_blocks.vllm.worker.pieces import (
-    ATTRIBUTE,
-    BY_ROW_OF_BUILDERS,
-    Piece,
-    cut,
-    part_of,
-)
+from hybrid_blocks.vllm.worker.pieces import ATTRIBUTE, BY_ROW_OF_BUILDERS, Piece, cut, part_of
 from hybrid_blocks.vllm.worker.prefill_checkpoint import Step
 
 FIRST_RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
