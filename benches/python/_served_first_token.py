@@ -69,12 +69,12 @@ def of_cell(  # noqa: PLR0917 - the parts of a cell's name
 ) -> Cases:
     """Yield one side of a cell: stock vLLM with each of its settings."""
     model = load_model(name)
-    trace = _trace(load, RUNNING[running], data)
+    trace = load_of(load, RUNNING[running], data)
     longest = int(trace.total_tokens.max()) + 1
     deployed = deployment(longest)
     plan = plan_natural(model, 64 * GIB, deployed)
     least = ROOM * plan.slabs(1, longest) * plan.slab_bytes
-    memory = max(int(share * _everything(model, load, RUNNING[running], data)), least)
+    memory = max(int(share * everything(model, load, RUNNING[running], data)), least)
     while not plan_vllm(model, memory, deployed).starts:
         memory += memory // 16
     case = Case(model, memory, deployed, running, inside=True, fast=True)
@@ -90,15 +90,15 @@ def of_cell(  # noqa: PLR0917 - the parts of a cell's name
 
 
 @cache
-def _everything(model: Model, load: str, limit: int, data: Path) -> int:
+def everything(model: Model, load: str, limit: int, data: Path) -> int:
     """Return the bytes of a cache from which nothing is evicted."""
-    trace = _trace(load, limit, data)
+    trace = load_of(load, limit, data)
     deployed = deployment(int(trace.total_tokens.max()) + 1)
     return SharedCache(trace, plan_cache(model, 1024 * GIB, deployed)).unbounded_bytes
 
 
 @cache
-def _trace(load: str, limit: int, data: Path) -> Trace:
+def load_of(load: str, limit: int, data: Path) -> Trace:
     file = LOADS[load]
     return generate(load, num_requests=limit) if file is None else read(data, file, limit)
 

@@ -1,6 +1,6 @@
 """Figures of level ``natural`` in vLLM's own scheduler, beside stock vLLM at equal bytes.
 
-    python benches/python/serving.py running prompts copies hits first-token --data DATA
+    python benches/python/serving.py running prompts copies hits first-token chunks --data DATA
 
 vLLM's functions plan the memory of a model, and vLLM's scheduler serves requests with prescribed
 outputs, without weights or a GPU. ``--data`` names the folder of the traces, ``--record`` that of
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import _device  # noqa: F401
+import _served_chunks
 import _served_copies
 import _served_first_token
 import _served_hits
@@ -34,6 +35,7 @@ FIGURES = {
     "copies": _served_copies,
     "hits": _served_hits,
     "first-token": _served_first_token,
+    "chunks": _served_chunks,
 }
 
 
@@ -69,7 +71,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--record", type=Path, default=Path("benches/record"))
     parser.add_argument("--models", nargs="+", default=[], help="instead of the figure's own")
-    parser.add_argument("--loads", nargs="+", default=[], help="of hits and first-token")
+    parser.add_argument("--loads", nargs="+", default=[], help="of hits, first-token and chunks")
     parser.add_argument("--sides", nargs="+", default=list(Side), help="of first-token")
     parser.add_argument("--cells", type=int, help="of each model and load of first-token")
     arguments = parser.parse_args()

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _served_chunks
 import _served_first_token
 import _served_hits
 import _served_prompts
@@ -123,6 +124,22 @@ def test_all_pairs_of_memory_and_requests_at_a_time_are_cells_of_a_load_and_mode
     chosen = Chosen(Path(), ("Nemotron-H-8B",), ("code",), (Side.NATURAL,), cells=20)
     cells = {(key["running"], key["share"]) for key, _ in _served_first_token.cases(chosen)}
     assert len(cells) == 20
+
+
+def test_a_prompt_that_a_step_holds_takes_one_chunk_where_its_states_leave_the_forward(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_served_chunks, "REQUESTS", 40)
+    cases = _served_chunks.cases(Chosen(Path(), loads=("seats",)))
+    ended, inside = [about | measure() for about, measure in cases]
+    assert (ended["inside"], inside["inside"]) == (False, True)
+    assert inside["chunks"] == inside["prompts"] == 40 < ended["chunks"]
+    assert inside["hit_rate"] == pytest.approx(ended["hit_rate"], rel=0.01)
+    assert not list(_served_chunks.check([ended, inside]))
+    inside["chunks_a_prompt"] = 1.2
+    assert list(_served_chunks.check([ended, inside])) == [
+        "seats, Qwen3.5-27B: 1.20 chunks a prompt"
+    ]
 
 
 @pytest.mark.parametrize("side", Side)
