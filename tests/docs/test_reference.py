@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import reference
 import yaml
+from hybrid_blocks.tools.replay import Result
+from hybrid_blocks.tools.replay.times import Times
 from hybrid_blocks.variables import VARIABLES
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +39,12 @@ def test_every_variable_that_the_code_reads_is_listed_and_named_once() -> None:
         ]
         found = {text for text in texts if re.fullmatch(r"HYBRID_BLOCKS(_[A-Z]+)*", text)}
         assert found == (names if path.name == "variables.py" else set()), path
+
+
+def test_every_figure_of_a_replay_has_its_meaning() -> None:
+    page = (DOCS / "reference/replay-figures.md").read_text()
+    fields = (*Result.__struct_fields__, *Times.__struct_fields__)
+    assert not [name for name in fields if f"`{name}`" not in page]
 
 
 def test_the_menu_of_the_site_holds_every_page_once() -> None:

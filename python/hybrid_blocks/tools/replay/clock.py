@@ -64,9 +64,7 @@ class Timeline:
     instead.
 
     Attributes:
-        seconds: virtual time.
         used_blocks: blocks with an owner.
-        running: requests in the batch.
         waiting: requests that have arrived and hold nothing.
         admitted: requests of the trace in the order of their first admission.
         hit_tokens: prompt tokens that each of them found in the cache.

@@ -60,17 +60,10 @@ class Counters:
     """Totals so far.
 
     Attributes:
-        finished: requests that have all their tokens.
         rejected: requests that no empty pool could hold, left out.
-        prompt_tokens: prompt tokens of admitted requests.
-        output_tokens: tokens sampled.
         hit_tokens: prompt tokens found in the cache at a request's first admission.
-        hit_blocks: the same in blocks.
         prompt_blocks: blocks of the prompts of admitted requests, partial ones included.
-        preemptions: times that a running request lost its blocks.
         recomputed_tokens: tokens computed again after a preemption.
-        peak_running: most requests running at once.
-        saved_flops: FLOPs that the hits of `hit_tokens` saved.
     """
 
     finished: int = 0
@@ -96,11 +89,7 @@ T = TypeVar("T")
 
 
 class Meter:
-    """Nanoseconds spent in the manager, step by step.
-
-    Attributes:
-        steps: one entry a finished step.
-    """
+    """Nanoseconds spent in the manager; ``steps`` has an entry for each finished step."""
 
     def __init__(self) -> None:
         self.steps = array("q")
@@ -130,11 +119,8 @@ class FullLoad:
     Taken before the requests that a step finishes give their memory back.
 
     Attributes:
-        steps: how many.
         live_bytes: what the running requests could not do without; see `LiveBytes`.
         used_bytes: what was reserved for them.
-        running: requests in the batch.
-        efficiency: live bytes over used bytes.
         reserved: shares of the used bytes by what they are held for.
         needless_waits: steps in which the first that waits was refused though it would have fit.
     """

@@ -44,9 +44,6 @@ class VirtualEngine:
 
     Attributes:
         now: virtual time in seconds.
-        counters: totals so far.
-        meter: the manager's time, step by step.
-        timeline: samples over virtual time.
         full_load: how well memory is used while a request waits for it.
         latencies: when each request arrived, had its first token, and was finished.
         too_large: the requests that are left out: those over any of ``limits``, by default the

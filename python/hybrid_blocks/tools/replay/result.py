@@ -22,75 +22,12 @@ COUNTED = (
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one replay; the field names are those of ``--json``.
+    """The figures of one replay, as ``--json`` has them.
 
-    ``model``, ``tp`` and ``kv_cache_dtype`` are None where the cache is given in blocks.
+    The reference (``replay-figures.md``) has the meaning and the unit of each field.
 
-    Attributes:
-        trace: name of the trace.
-        model: name of the model whose cache it is, of ``tp`` ranks and ``kv_cache_dtype``.
-        memory_bytes: memory that the cache was planned for, of each GPU.
-        num_speculative_tokens: draft tokens of a step.
-        max_num_seqs: most running requests.
-        max_num_batched_tokens: most tokens of a step.
-        manager: name of the manager.
-        variant: the manager and its settings, where several are compared.
-        placement: where the Rust manager kept states.
-        share: of an unbounded cache, where the memory was given so.
-        requests: requests finished.
-        rejected_requests: requests over the limit of this manager or of one beside it, left out.
-        left_out: the same by the manager whose limit they are over.
-        damaged_lines: lines of the trace that were skipped.
-        skipped_lines: their numbers, from 1.
-        cut_off_after: the last line that could be unpacked of a trace that was cut off.
-        prompt_tokens: of the finished requests.
-        output_tokens: sampled.
-        hit_tokens: prompt tokens found in the cache when their request was first admitted.
-        hit_rate: ``hit_tokens / prompt_tokens``.
-        block_hit_rate: hit blocks over blocks of the prompts, partly filled ones included.
-        sequential_hit_rate: the ``hit_rate`` of a cache that loses nothing if requests run one
-            after another; None for a trace too large to measure.
-        peak_running: most requests running at once.
-        preemptions: times that a running request lost its blocks.
-        recomputed_tokens: tokens computed again after a preemption.
-        steps: forward passes.
-        manager_us_per_step_p50: median time in the manager a step, microseconds.
-        manager_us_per_step_p99: its 99th percentile.
-        manager_seconds: all time in the manager.
-        block_size: tokens of one prefix hash.
-        blocks_total: blocks of the pool, or slabs of the arena, the null one not counted.
-        block_unit: which of them, ``block`` or ``slab``.
-        block_tokens: tokens of an attention block that is counted; None for slabs.
-        block_bytes: bytes of what is counted; None without a model.
-        blocks_used_peak: most blocks with an owner in a step.
-        pool_use_mean: blocks with an owner over blocks of the pool, mean over virtual time.
-        memory_efficiency: bytes that live tokens and states need over bytes reserved for them. The
-            mean over the steps in which a request waited for memory or was preempted, else None.
-        reserved_for: shares of the reserved bytes by what they are held for, mean over the same
-            steps; None without one, or where the manager does not say.
-        full_load_steps: how many there were.
-        needless_waits: steps that refused the request at the head of the queue although memory
-            could hold its known tokens. It counts free and reclaimable memory, block by block,
-            without the memory promised to prompts under way. 0 for a manager that cannot tell.
-        live_bytes_per_request: mean bytes that a running request needed in these steps.
-        concurrency_bound: ``memory_bytes / live_bytes_per_request``: no manager could run more.
-        recompute_flops_saved: FLOPs that `hit_tokens` would have cost; None without a model.
-        checkpoints: copies of states left for later requests.
-        places: the same by their place, with those used and dropped; None if they were not counted.
-            forks: checkpoints that requests resumed from.
-        limit_complete: admissions whose hit could not have been longer. This and the following
-            are None where the manager does not say.
-        limit_unseen: those whose hit ended where nothing was ever computed.
-        limit_attention_evicted: those that ended at evicted attention blocks.
-        limit_window_evicted: those that ended at evicted blocks of a window.
-        limit_no_checkpoint: those that ended because no state was kept.
-        limit_alignment: those that ended between block borders of the groups.
-        host_tokens: of ``hit_tokens`` and of what preempted requests found again, those loaded from
-            host memory; None without it.
-        card: that vLLM's blocks are planned for, and whose times there are.
-        times: of the requests on a card; None where no card is named.
-        virtual_seconds: from the start of the trace to the end of the last step.
-        wall_seconds: what the replay took.
+    ``model``, ``tp`` and ``kv_cache_dtype`` are None where the cache is given in blocks. A figure
+    that the manager or the options do not give is None.
     """
 
     trace: str

@@ -21,20 +21,7 @@ MOST_STEPS: Final = 10 * STEPS_OF_TWICE
 class Times(msgspec.Struct, frozen=True, kw_only=True):
     """Times of the requests of a replay, in a card's virtual time.
 
-    Attributes:
-        clock: where the times of steps come from.
-        ttft_mean_ms: mean time to the first token.
-        ttft_p50_ms: of half of the requests at most.
-        ttft_p95_ms: of 95 %.
-        tpot_p50_ms: time of each token after the first.
-        tpot_p95_ms: of 95 %.
-        tokens_per_second: output tokens.
-        requests_per_second: finished requests.
-        goodput: finished requests a second that keep the time of every target; None without.
-        targets: what each target's percentile took, in seconds.
-        within_targets: whether all targets hold; None without.
-        rate: how much faster requests arrived than in the trace.
-        is_highest: whether that is the highest rate within the targets.
+    The reference (``replay-figures.md``) has the meaning of each field.
     """
 
     clock: str
