@@ -2,19 +2,8 @@
 
 Source: github.com/callanjfox/kv-cache-tester. A prompt has its whole list of ids in ``hash_ids``,
 or in ``new`` the ids behind those that it keeps of the prompt before. Several of the raw files may
-be put together, one a line. They leave some questions open. This module answers them:
-
-- Every conversation records its own time from 0. Conversation ``k`` of the file starts ``k`` x
-  `CONVERSATION_GAP` seconds after the first.
-- A turn arrives when the turn before it in its list has finished and the recorded pause has passed:
-  ``think_time``, or else the gap between the two. The first turn of a subagent follows the turn
-  that the main list recorded before it; the main list does not wait for a subagent, because its
-  recorded pauses already contain that time.
-- Ids are local to a conversation, but lists with equal ``tool_tokens`` and ``system_tokens``
-  share the blocks of that prefix.
-- A conversation is a session, and each of its subagents is one of its own.
-- Ids cover whole blocks only. The rest of a prompt, and its output, come from the next turn's
-  prompt if that one keeps every block of this one. Otherwise they are unique.
+be put together, one a line. The reference (``traces.md``) has the rules for what they leave open:
+when turns arrive, which ids are shared, and what stands for the rest of a prompt.
 """
 
 from collections.abc import Iterator, Sequence

@@ -35,11 +35,7 @@ class Prefixes:
 
 
 class Draw:
-    """Draws spans, numbers and choices from one random generator, for sessions with prefixes.
-
-    Attributes:
-        of_subagents: one more prefix, where there is one.
-    """
+    """Draws spans, numbers and choices from one random generator, for sessions with prefixes."""
 
     def __init__(self, rng: np.random.Generator, builder: TraceBuilder, prefixes: Prefixes) -> None:
         self.rng = rng
@@ -152,12 +148,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Sessions(ABC):
-    """The parameters of one kind of session.
-
-    Attributes:
-        sessions_per_second: how often one opens: a Poisson process.
-        prefixes: with which sessions begin.
-    """
+    """The parameters of one kind of session; sessions open by a Poisson process."""
 
     sessions_per_second: float
     prefixes: Prefixes

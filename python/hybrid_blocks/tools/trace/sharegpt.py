@@ -1,14 +1,9 @@
 """ShareGPT: conversations as text, a JSON list of them or one a line.
 
-Source: the files that ``vllm bench serve --dataset-name sharegpt`` reads. They leave some questions
-open. This module answers them:
-
-- There are no tokens: each stands for `BYTES_PER_TOKEN` bytes. Prompts share what they begin with
-  alike.
-- There are no times. A conversation opens each `CONVERSATION_GAP` seconds, and a person answers
-  after `PAUSE` seconds.
-- Each answer of the model is a request whose prompt is the conversation before it. Messages without
-  an answer make no request, and neither does an answer without a message before it.
+Source: the files that ``vllm bench serve --dataset-name sharegpt`` reads. They have no tokens and
+no times: each token stands for `BYTES_PER_TOKEN` bytes, a conversation opens each
+`CONVERSATION_GAP` seconds, and a person answers after `PAUSE`. Messages without an answer make no
+request, and neither does an answer without a message before it.
 """
 
 from collections.abc import Iterator, Sequence
