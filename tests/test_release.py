@@ -1,6 +1,7 @@
 """Files of a release: hashes that pip takes, inventories, an image of three lines."""
 
 import hashlib
+import importlib.util
 import json
 import re
 import subprocess
@@ -154,6 +155,21 @@ def test_the_workflow_rehearses_what_it_publishes_and_signs_its_provenance() -> 
         used.index, ("actions/attest-build-provenance", "pypa/gh-action-pypi-publish")
     )
     assert signed < published
+
+
+def test_a_swap_imports_no_module_that_waits_for_its_first_use(tmp_path: Path) -> None:
+    (tmp_path / "waits.py").write_text("raise AssertionError('imported')")
+    spec = importlib.util.spec_from_file_location("waits", tmp_path / "waits.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loader = spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "waits", module)
+        swap.swap([(type("Old", (), {}), type("New", (), {}))])
+        with pytest.raises(AssertionError, match="imported"):
+            module.__dict__  # noqa: B018 - the first use
 
 
 def test_a_swap_reads_a_users_modules_and_passes_packages_that_never_name_vllms() -> None:

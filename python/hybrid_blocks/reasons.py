@@ -3,10 +3,11 @@
 The startup log, ``doctor``, ``plan`` and ``docs/reference/reasons.md`` show the same rows.
 """
 
-import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
+
+from hybrid_blocks.tables import read_tables
 
 __all__ = ["REASONS", "Reason", "first", "sentence"]
 
@@ -23,7 +24,7 @@ class Reason(NamedTuple):
 
 
 def _listed() -> dict[str, Reason]:
-    table = tomllib.loads((files(__package__) / "reasons.toml").read_text())
+    table = read_tables((files(__package__) / "reasons.toml").read_text())
     return {
         key: Reason(keeps_from, *row)
         for keeps_from, rows in table.items()

@@ -106,6 +106,7 @@ def assert_close(ours: Result, theirs: Result, within: float = 0.0) -> None:
 
 def _main(task: dict[str, Any]) -> None:
     import state_columns  # noqa: PLC0415 - vLLM is imported in the child only
+    from hybrid_blocks.vllm.swap import back, swap  # noqa: PLC0415
     from hybrid_blocks.vllm.worker import block_copies  # noqa: PLC0415
     from poison import Poison  # noqa: PLC0415
 
@@ -113,7 +114,7 @@ def _main(task: dict[str, Any]) -> None:
         state_columns.install()
     llm = make_llm(task["model"], **task["options"])
     if task["vllms_copies"]:
-        block_copies.uninstall()
+        swap(back(block_copies.REPLACEMENTS))
     counts = {
         "copied": counted("copy_blocks", "copy_blocks"),
         "gathered": counted("gather_scatter", "gather_blocks"),

@@ -25,7 +25,7 @@ class _Known:
     """Stands for ``sys`` where modules are searched."""
 
     def __init__(self) -> None:
-        pairs = (*install._REPLACEMENTS, *block_copies._REPLACEMENTS, *_of_planning())
+        pairs = (*install._REPLACEMENTS, *block_copies.REPLACEMENTS, *_of_planning())
         self._names = {id(one) for pair in pairs for one in pair}
         self._seen: dict[str, ModuleType] = {}
         self._holders: dict[str, ModuleType] = {}
@@ -49,7 +49,7 @@ def _of_planning() -> tuple[tuple[Any, Any], ...]:
         return ()
     from hybrid_blocks.vllm.natural import install  # noqa: PLC0415 - not for all releases
 
-    return install._functions()
+    return install.functions()
 
 
 _KNOWN = _Known()

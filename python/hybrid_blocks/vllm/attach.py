@@ -63,9 +63,7 @@ def register() -> None:
 
     if granted.level is Level.NATURAL:
         serve_slabs()
-    install.install(granted.level)
-    if granted.level is not Level.POOL and one_call:
-        install.install_schedulers()
+    install.install(granted.level, schedulers=one_call and granted.level is not Level.POOL)
 
 
 def _leave_out_what_is_wrong(install: Callable[[], None]) -> None:

@@ -25,7 +25,7 @@ from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager, VllmKVCa
 from hybrid_blocks.vllm.metrics import ClientsCollector, MultiProcessCollector, served  # type: ignore[attr-defined]
 from hybrid_blocks.vllm.metrics.served import PrometheusStatLogger, VllmPrometheusStatLogger  # type: ignore[attr-defined]
 from hybrid_blocks.vllm.pool import BlockPool, VllmBlockPool
-from hybrid_blocks.vllm.swap import back, named, swap
+from hybrid_blocks.vllm.swap import back, swap
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -39,69 +39,78 @@ _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
 )
 
 _UNDO: list[Callable[[], None]] = []
-"""Calls that take back the replacements of single levels."""
+"""Calls that take back what was installed."""
+
+_SWAPPED: set[tuple[Any, Any]] = set()
 
 
-def install(level: Level | None = None) -> None:
+def install(level: Level | None = None, *, schedulers: bool = False) -> None:
     """Put this package's classes in place of vLLM's, by default at the requested level.
 
-    A level does not import what only the levels above it need of vLLM. A second call changes
-    nothing.
+    A level does not import what only the levels above it need of vLLM. ``schedulers`` are those
+    that decode in one call, on a tested release; classes derived from vLLM's two have them too. A
+    second call changes nothing.
     """
-    level, checks = level or requested(), is_checked()
-    # The comparison is with vLLM's own classes, so it comes before they are replaced.
+    level, pairs = level or requested(), list(_REPLACEMENTS)
+    # The comparison is with vLLM's own classes, and what is imported here names them: both come
+    # before they are replaced.
     grant(level)
     if level is not Level.POOL:
         from hybrid_blocks.vllm.manager.native import NativeKVCacheManager  # noqa: PLC0415
 
         KVCacheManager.native = NativeKVCacheManager
-        _install_copies(level)
+        pairs += _copies(level)
     if level is Level.NATURAL:
         from hybrid_blocks.vllm.natural import install as natural  # noqa: PLC0415
 
         natural.install()
         _UNDO.append(natural.uninstall)
-    swap(_REPLACEMENTS)
-    metrics.register()
-    if checks:
+        pairs += natural.functions()
+    if schedulers and is_tested():
+        pairs += _schedulers()
+    if is_checked():
         from hybrid_blocks.vllm import check  # noqa: PLC0415
 
         _UNDO.append(check.install())
+    _swap([pair for pair in pairs if pair not in _SWAPPED])
+    metrics.register()
 
 
-def install_schedulers() -> None:
-    """Put the schedulers that decode in one call in place of vLLM's two, on a tested release.
-
-    Classes derived from vLLM's two have them too. A second call changes nothing.
-    """
-    if not is_tested():
+def _swap(pairs: list[tuple[Any, Any]]) -> None:
+    """Swap, and remember which names were ours before: users keep these when vLLM's come back."""
+    if not pairs:
         return
+    ours = swap(pairs)
+    _SWAPPED.update(pairs)
+
+    def undo() -> None:
+        swap(back(pairs), ours)
+        _SWAPPED.difference_update(pairs)
+
+    _UNDO.append(undo)
+
+
+def _schedulers() -> tuple[tuple[Any, Any], ...]:
     if why := scheduler_grant().reason:
         logger.info_once("hybrid_blocks: vLLM's own code schedules requests: %s", why)
-        return
+        return ()
     from hybrid_blocks.vllm.scheduler import one_call  # noqa: PLC0415
 
-    if not one_call.is_installed():
-        # Users may name ours themselves, and keep them when vLLM's come back.
-        ours = named([replacement for _, replacement in one_call.REPLACEMENTS])
-        swap(one_call.REPLACEMENTS)
-        _UNDO.append(lambda: swap(back(one_call.REPLACEMENTS), ours))
+    return one_call.REPLACEMENTS
 
 
-def _install_copies(level: Level) -> None:
-    """Let workers copy blocks by this package's kernels, where vLLM asks for copies as recorded."""
+def _copies(level: Level) -> tuple[tuple[Any, Any], ...]:
+    """Return what copies blocks by this package's kernels, where vLLM asks for it as recorded."""
     if why := worker_grant(level).reason:
         logger.info_once("hybrid_blocks: vLLM's own function copies cache blocks: %s", why)
-        return
+        return ()
     from hybrid_blocks.vllm.worker import block_copies  # noqa: PLC0415
 
-    block_copies.install()
-    _UNDO.append(block_copies.uninstall)
+    return block_copies.REPLACEMENTS
 
 
 def uninstall() -> None:
     """Put vLLM's classes back. Objects that exist already stay what they are."""
-    swap(back(_REPLACEMENTS))
     while _UNDO:
         _UNDO.pop()()
 

@@ -2,15 +2,17 @@
 
 from enum import StrEnum
 from functools import cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hybrid_blocks import CheckpointPolicy, variables
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.model.layer import StateFormat
 from hybrid_blocks.reasons import sentence
 from hybrid_blocks.units import parse_memory
 from hybrid_blocks.vllm import surface
 from hybrid_blocks.vllm.surface import Tier, support
+
+if TYPE_CHECKING:
+    from hybrid_blocks.model.layer import StateFormat
 
 VARIABLE = variables.LEVEL.name
 SCHEDULER = variables.SCHEDULER.name
@@ -71,7 +73,7 @@ def checkpoints() -> str:
         raise InvalidArgumentError(f"{CHECKPOINTS}={value!r}: {error}") from None
 
 
-def checkpoint_format() -> StateFormat:
+def checkpoint_format() -> "StateFormat":
     """Return the format in which level ``natural`` is to keep states.
 
     Raises ``InvalidArgumentError`` for a value that is no placement.
@@ -128,7 +130,7 @@ def grant(level: Level) -> Grant:
         return Grant(Level.POOL)
     if found[Tier.MANAGER]:
         return Grant(Level.POOL, tuple(found[Tier.MANAGER]))
-    if level is Level.NATURAL and found[Tier.NATURAL]:
+    if level is Level.NATURAL and (found := _differences(natural=True))[Tier.NATURAL]:
         return Grant(Level.MANAGER, tuple(found[Tier.NATURAL]))
     return Grant(level)
 
@@ -160,8 +162,10 @@ def is_tested() -> bool:
 
 
 @cache
-def _differences() -> dict[Tier, list[str]]:
-    return surface.differences(_installed())
+def _differences(*, natural: bool = False) -> dict[Tier, list[str]]:
+    """Compare all needs but those of level ``natural``, or these: no other imports its modules."""
+    but = [tier for tier in Tier if (tier is Tier.NATURAL) is not natural]
+    return surface.differences(_installed(), but)
 
 
 @cache

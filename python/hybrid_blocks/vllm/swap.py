@@ -1,7 +1,7 @@
 """Replaces classes and functions by others, wherever a loaded module holds them."""
 
 import sys
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -19,26 +19,20 @@ def _modules() -> Iterator[tuple[str, dict[str, Any]]]:
     """Give the name and the names of each loaded module that may name a class of vLLM's."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] not in _NEVER:
-            yield name, getattr(module, "__dict__", None) or {}
-
-
-def named(classes: Collection[type]) -> frozenset[tuple[str, str]]:
-    """Return the modules and names that stand for one of ``classes`` or a class derived from it."""
-    wanted = set(map(id, classes))
-    names = {
-        (name, attribute)
-        for name, namespace in _modules()
-        for attribute, value in list(namespace.items())
-        if id(value) in wanted
-    }
-    return frozenset(names.union(*(map(_name, kind.__subclasses__()) for kind in classes)))
+            try:
+                # A module that waits for its first use would be imported by its own look-up.
+                yield name, object.__getattribute__(module, "__dict__")
+            except AttributeError:
+                continue
 
 
 def _name(kind: type) -> tuple[str, str]:
     return kind.__module__, kind.__qualname__
 
 
-def swap(pairs: Sequence[tuple[Any, Any]], but: Container[tuple[str, str]] = frozenset()) -> None:
+def swap(
+    pairs: Sequence[tuple[Any, Any]], but: Container[tuple[str, str]] = frozenset()
+) -> frozenset[tuple[str, str]]:
     """Let every loaded module, but this package's, that names a first name the second instead.
 
     Names in ``but``, and classes of these names, stay as they are.
@@ -46,19 +40,30 @@ def swap(pairs: Sequence[tuple[Any, Any]], but: Container[tuple[str, str]] = fro
     Modules loaded later import the new name from the module that defines it. Classes derived from
     a first derive from the second from now on, but for those that are a first name themselves.
     No file changes; a swap back undoes this one.
+
+    Return the modules and names that stood for a second already, and the classes derived from one:
+    users name ours themselves, and a swap back leaves them alone.
     """
     replacements = {id(original): replacement for original, replacement in pairs}
-    originals = replacements.keys()
+    originals, ours = replacements.keys(), set(map(id, replacements.values()))
+    searched, already = originals | ours, set[tuple[str, str]]()
+    for _, replacement in pairs:
+        if isinstance(replacement, type):
+            already.update(map(_name, replacement.__subclasses__()))
+    # One search for all pairs: there are thousands of modules, and most name none of them.
     for name, namespace in _modules():
-        # Most modules name none of them; there are thousands.
-        if name.startswith(_OWN) or originals.isdisjoint(map(id, namespace.values())):
+        if searched.isdisjoint(map(id, namespace.values())):
             continue
+        is_own = name.startswith(_OWN)
         for attribute, value in list(namespace.items()):
-            if id(value) in replacements and (name, attribute) not in but:
+            if id(value) in ours:
+                already.add((name, attribute))
+            elif id(value) in originals and not is_own and (name, attribute) not in but:
                 setattr(sys.modules[name], attribute, replacements[id(value)])
     for original, replacement in pairs:
         if isinstance(original, type):
             _derive(original, replacement, originals, but)
+    return frozenset(already)
 
 
 def _derive(

@@ -23,15 +23,23 @@ from hybrid_blocks.vllm.worker import runner_hooks
 
 def install_planning() -> None:
     """Put this package's planning in place of vLLM's. A second call changes nothing."""
-    swap(_functions())
+    swap(functions())
+    _install_methods()
+
+
+def uninstall_planning() -> None:
+    """Put vLLM's planning back."""
+    swap(back(functions()))
+    _uninstall_methods()
+
+
+def _install_methods() -> None:
     for name, replacement in _methods().items():
         setattr(Platform, name, classmethod(replacement))
     MambaBase.get_kv_cache_spec = prefill_checkpoints.get_kv_cache_spec  # type: ignore[method-assign]
 
 
-def uninstall_planning() -> None:
-    """Put vLLM's planning back."""
-    swap(back(_functions()))
+def _uninstall_methods() -> None:
     for name in _methods():
         setattr(Platform, name, _ORIGINALS[name])
     original = prefill_checkpoints.vllm_get_kv_cache_spec
@@ -39,7 +47,8 @@ def uninstall_planning() -> None:
     runner_hooks.uninstall()
 
 
-def _functions() -> tuple[tuple[Any, Any], ...]:
+def functions() -> tuple[tuple[Any, Any], ...]:
+    """Return vLLM's functions and this package's."""
     return (
         (platform.vllm_customize_attention_spec, platform.customize_attention_spec),
         (
@@ -65,16 +74,16 @@ _UNDO: list[Callable[[], None]] = []
 
 
 def install() -> None:
-    """Let vLLM plan its memory in slabs, and the manager over slabs serve it."""
+    """Let our manager serve, and vLLM plan in slabs once its ``functions`` are swapped as well."""
     KVCacheManager.natural = NaturalKVCacheManager
     _UNDO.extend(replace(*replaced) for replaced in scheduling.REPLACED)
     hooks = (scheduling.count_in_slabs, scheduling.count_tokens, reserved.publish)
     _UNDO.extend(when_made(hook) for hook in hooks)
-    install_planning()
+    _install_methods()
 
 
 def uninstall() -> None:
     """Let vLLM plan, split and pause as it would by itself."""
     while _UNDO:
         _UNDO.pop()()
-    uninstall_planning()
+    _uninstall_methods()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from importlib import import_module
 from types import FunctionType
@@ -25,16 +25,18 @@ class Tier(StrEnum):
     """The copies of blocks in workers, which need no tier but the first."""
 
 
-def differences(version: str) -> dict[Tier, list[str]]:
+def differences(version: str, but: Collection[str] = ()) -> dict[Tier, list[str]]:
     """Return by tier how the installed vLLM differs from the recorded release next to ``version``.
 
     Names, parameters and attributes are compared, not what functions do. The
-    comparison takes some milliseconds once vLLM's modules are imported.
+    comparison takes some milliseconds once vLLM's modules are imported. Tiers in ``but`` are left
+    out, with the modules that they alone import.
     """
     surface = Surface(support.nearest(version))
-    found: dict[Tier, list[str]] = {tier: [] for tier in Tier}
-    for tier, difference in (*_names(surface), *_callables(surface), *_attributes(surface)):
-        found[Tier(tier)].append(difference)
+    found: dict[Tier, list[str]] = {tier: [] for tier in Tier if tier not in but}
+    for part in (_names, _callables, _attributes):
+        for tier, difference in part(surface, but):
+            found[Tier(tier)].append(difference)
     return found
 
 
@@ -76,21 +78,25 @@ def _changed(owner: str, found: Any, methods: dict[str, list[str]]) -> Iterator[
             yield name, f"{_dotted(owner, name)} {_change(expected, parameters)}"
 
 
-def _names(surface: Surface) -> Iterator[tuple[str, str]]:
+def _names(surface: Surface, but: Collection[str]) -> Iterator[tuple[str, str]]:
     for module, names in surface.names().items():
         for name in names:
-            if not _is_there(module, name):
-                yield surface.tier_of_name(f"{module}:{name}"), f"{module}.{name} is gone"
+            tier = surface.tier_of_name(f"{module}:{name}")
+            if tier not in but and not _is_there(module, name):
+                yield tier, f"{module}.{name} is gone"
 
 
-def _callables(surface: Surface) -> Iterator[tuple[str, str]]:
+def _callables(surface: Surface, but: Collection[str]) -> Iterator[tuple[str, str]]:
     for owner, methods in surface.callables().items():
+        if methods and all(surface.tier_of_callable(owner, name) in but for name in methods):
+            continue
         found = _find(owner)
         if found is None:
             yield surface.tier_of_owner(owner), f"{_dotted(owner)} is gone"
             continue
         for name, difference in _changed(owner, found, methods):
-            yield surface.tier_of_callable(owner, name), difference
+            if (tier := surface.tier_of_callable(owner, name)) not in but:
+                yield tier, difference
     for owner in surface.closed():
         known = surface.recorded["callables"][owner]
         for name, value in vars(_find(owner) or object).items():
@@ -98,9 +104,11 @@ def _callables(surface: Surface) -> Iterator[tuple[str, str]]:
                 yield surface.tier_of_owner(owner), f"{_dotted(owner, name)} is new"
 
 
-def _attributes(surface: Surface) -> Iterator[tuple[str, str]]:
+def _attributes(surface: Surface, but: Collection[str]) -> Iterator[tuple[str, str]]:
     for owner, names in surface.attributes().items():
         tier = surface.tier_of_owner(owner)
+        if tier in but:
+            continue
         found = _find(owner)
         if found is None:
             yield tier, f"{_dotted(owner)} is gone"
@@ -130,7 +138,7 @@ def _is_there(module: str, name: str) -> bool:
 def _parameters(function: Any) -> list[str]:
     # The code object answers a hundred times faster than `inspect.signature`.
     is_bound = inspect.ismethod(function)
-    function = inspect.unwrap(getattr(function, "__func__", function))
+    function = _unwrapped(getattr(function, "__func__", function))
     code = getattr(function, "__code__", None)
     if code is None:
         return list(inspect.signature(function).parameters)
@@ -154,14 +162,19 @@ def members(found: Any) -> set[str]:
     """
     members = set(dir(found)) | set(getattr(found, "__annotations__", ()))
     for cls in getattr(found, "__mro__", ()):
-        members |= {*vars(cls), *vars(cls).get("__annotations__", ())}
+        members.update(vars(cls), vars(cls).get("__annotations__", ()))
         for value in vars(cls).values():
             function = getattr(value, "__func__", value)
             if isinstance(function, FunctionType):
-                members |= set(inspect.unwrap(function).__code__.co_names)
+                members.update(_unwrapped(function).__code__.co_names)
     if dataclasses.is_dataclass(found):
-        members |= {field.name for field in dataclasses.fields(found)}
+        members.update(field.name for field in dataclasses.fields(found))
     return members
+
+
+def _unwrapped(function: Any) -> Any:
+    # `inspect.unwrap` costs most of a comparison, and few functions are wrapped.
+    return inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
 
 
 def _dotted(owner: str, name: str = "") -> str:

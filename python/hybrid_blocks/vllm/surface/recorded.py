@@ -1,10 +1,10 @@
 """``recorded.toml``, as one release of vLLM should match it."""
 
-import tomllib
 from functools import cached_property
 from importlib.resources import files
 from typing import Any
 
+from hybrid_blocks.tables import read_tables
 from hybrid_blocks.vllm.surface import support
 
 
@@ -27,7 +27,7 @@ class Surface:
     @cached_property
     def recorded(self) -> dict[str, Any]:
         """The file, parsed."""
-        return tomllib.loads((files(__package__) / "recorded.toml").read_text())
+        return read_tables((files(__package__) / "recorded.toml").read_text())
 
     def tier_of_name(self, name: str) -> str:
         """Return the lowest tier that imports ``module:name``."""

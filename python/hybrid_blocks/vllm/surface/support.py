@@ -1,6 +1,7 @@
 """The releases of vLLM that this package was tested with, and the nearest one to another."""
 
 import re
+from functools import cache
 from importlib.resources import files
 
 
@@ -19,6 +20,7 @@ TESTED = _listed()
 """In ascending order."""
 
 
+@cache
 def ordered(release: str) -> tuple[int, ...]:
     """Return what orders releases: 0.9 comes before 0.33."""
     return tuple(map(int, release.split(".")))

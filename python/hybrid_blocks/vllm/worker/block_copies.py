@@ -6,7 +6,6 @@ from typing import Any
 from vllm.logger import init_logger
 from vllm.v1.worker import utils
 
-from hybrid_blocks.vllm.swap import back, swap
 from hybrid_blocks.vllm.worker import prefill_checkpoint
 from hybrid_blocks.vllm.worker.kernel_copies import convert, copy, split
 
@@ -39,14 +38,5 @@ def copy_kv_cache_blocks_inplace(
         vllm_copy_kv_cache_blocks_inplace(caches, num_blocks, kv_cache_block_copies)
 
 
-_REPLACEMENTS = ((vllm_copy_kv_cache_blocks_inplace, copy_kv_cache_blocks_inplace),)
-
-
-def install() -> None:
-    """Let vLLM's workers copy blocks by this package's kernels."""
-    swap(_REPLACEMENTS)
-
-
-def uninstall() -> None:
-    """Let vLLM's workers copy blocks by its own function."""
-    swap(back(_REPLACEMENTS))
+REPLACEMENTS = ((vllm_copy_kv_cache_blocks_inplace, copy_kv_cache_blocks_inplace),)
+"""vLLM's function and this package's."""
