@@ -16,7 +16,7 @@ from hybrid_blocks.model.layer import GatedDeltaNet, StateFormat
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.vllm.level import CHECKPOINTS
 from hybrid_blocks.vllm.worker import block_copies, kernel_copies
-from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy, Recipe
+from hybrid_blocks.vllm.worker.copies import ConvertingCopy, Recipe
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from natural.arena import Arena

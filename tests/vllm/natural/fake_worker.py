@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.worker.kernel_copies import split
+from hybrid_blocks.vllm.worker.copies import split
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (

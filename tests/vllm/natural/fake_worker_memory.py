@@ -6,7 +6,7 @@ from math import lcm
 from typing import Any
 
 import numpy as np
-from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
+from hybrid_blocks.vllm.worker.copies import ConvertingCopy
 from numpy.typing import NDArray
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 

@@ -17,7 +17,7 @@ from hybrid_blocks.tools.profile.loop import fingerprint_schedule
 from hybrid_blocks.vllm import check
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.worker.kernel_copies import Recipe
+from hybrid_blocks.vllm.worker.copies import Recipe
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.config import VllmConfig

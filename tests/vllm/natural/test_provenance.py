@@ -10,7 +10,7 @@ from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.vllm import check, install
 from hybrid_blocks.vllm.level import CHECK, Level, is_checked
 from hybrid_blocks.vllm.scheduler import hooks
-from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
+from hybrid_blocks.vllm.worker.copies import ConvertingCopy
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler

@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.vllm.check.life import Content, Group, Life, group_of
-from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy, split
+from hybrid_blocks.vllm.worker.copies import ConvertingCopy, split
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 
 Slot = tuple[int, int]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheTensor
 
-from hybrid_blocks.vllm.worker.kernel_copies import Recipe
+from hybrid_blocks.vllm.worker.copies import Recipe
 
 
 @dataclass

@@ -27,7 +27,7 @@ from hybrid_blocks.vllm.natural.layers import (
     zeroes_single_blocks,
 )
 from hybrid_blocks.vllm.specs import is_state
-from hybrid_blocks.vllm.worker.kernel_copies import Recipe
+from hybrid_blocks.vllm.worker.copies import Recipe
 
 
 @dataclass

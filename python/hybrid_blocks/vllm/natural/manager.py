@@ -24,7 +24,7 @@ from hybrid_blocks.vllm.natural import hints, lookup_spans
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
 from hybrid_blocks.vllm.pool import BlockPool, FreeBlockQueue
 from hybrid_blocks.vllm.specs import is_state
-from hybrid_blocks.vllm.worker.kernel_copies import ConvertingCopy
+from hybrid_blocks.vllm.worker.copies import ConvertingCopy
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
 
 _State = tuple[str, int, int]

@@ -7,7 +7,7 @@ from vllm.logger import init_logger
 from vllm.v1.worker import utils
 
 from hybrid_blocks.vllm.worker import prefill_checkpoint
-from hybrid_blocks.vllm.worker.kernel_copies import convert, copy, split
+from hybrid_blocks.vllm.worker.copies import split
 
 logger = init_logger("vllm.hybrid_blocks")
 
@@ -26,14 +26,16 @@ def copy_kv_cache_blocks_inplace(
     caches = list(kv_caches)
     if not kv_cache_block_copies or not caches:
         return
+    from hybrid_blocks.vllm.worker import kernel_copies  # noqa: PLC0415 - for workers only
+
     kv_cache_block_copies, converting, checkpoints = split(kv_cache_block_copies)
     if converting:
-        convert(caches, converting)
+        kernel_copies.convert(caches, converting)
     if checkpoints:
         prefill_checkpoint.register(caches, checkpoints)
     if not kv_cache_block_copies:
         return
-    if why := copy(caches, num_blocks, kv_cache_block_copies):
+    if why := kernel_copies.copy(caches, num_blocks, kv_cache_block_copies):
         logger.warning_once("hybrid_blocks: vLLM's own function copies cache blocks: %s", why)
         vllm_copy_kv_cache_blocks_inplace(caches, num_blocks, kv_cache_block_copies)
 

@@ -1,22 +1,18 @@
-"""The copies of cache blocks by kernels: of whole blocks, and between formats of a state.
-
-The scheduler knows the plan and workers the memory. So a copy to another format carries what a
-worker must know of its group, and no worker reads the environment for it.
-"""
+"""The copies of cache blocks by kernels: of whole blocks, and between formats of a state."""
 
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import numpy as np
 import torch
 
-from hybrid_blocks.kernels import BlockTensors, StateLayout, StatePools, convert_states, copy_blocks
-from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
+from hybrid_blocks.kernels import BlockTensors, StatePools, convert_states, copy_blocks
+from hybrid_blocks.vllm.worker.copies import ConvertingCopy, Recipe
 
 # The other modules import this logger from vLLM.
 logger = logging.getLogger("vllm.hybrid_blocks")
@@ -178,36 +174,6 @@ def _view(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 # --- between formats --------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a group's states are converted: its pools lie in the one allocation of these bytes."""
-
-    arena_bytes: int
-    layout: StateLayout
-
-
-class ConvertingCopy(NamedTuple):
-    """A copy between the two pools of a group. Such a copy ``keeps`` a state, or brings one back.
-
-    vLLM's own function refuses a tuple of this length, so it never takes it for a plain copy.
-    """
-
-    src_block_id: int
-    dst_block_id: int
-    group: int
-    keeps: bool
-    recipe: Recipe
-
-
-def split(copies: Iterable[Any]) -> tuple[list[Any], list[ConvertingCopy], list[PrefillCheckpoint]]:
-    """Return the copies of whole blocks, those that convert, and what the forward leaves."""
-    kinds: dict[type, list[Any]] = {ConvertingCopy: [], PrefillCheckpoint: []}
-    plain: list[Any] = []
-    for copy in copies:
-        kinds.get(type(copy), plain).append(copy)
-    return plain, kinds[ConvertingCopy], kinds[PrefillCheckpoint]
 
 
 def convert(caches: Sequence[torch.Tensor], copies: Iterable[ConvertingCopy]) -> None:
