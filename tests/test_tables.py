@@ -4,7 +4,12 @@ from importlib.resources import files
 import pytest
 from hybrid_blocks.tables import read_tables
 
-HELD = {"reasons.toml": "natural", "vllm/surface/recorded.toml": "callables"}
+HELD = {
+    "metrics.toml": "parts",
+    "reasons.toml": "natural",
+    "variables.toml": "HYBRID_BLOCKS",
+    "vllm/surface/recorded.toml": "callables",
+}
 
 
 @pytest.mark.parametrize("name", HELD)

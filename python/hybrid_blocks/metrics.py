@@ -1,11 +1,12 @@
 """Figures that an engine publishes, one metric each: ``metrics.toml``."""
 
-import tomllib
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Final, Literal
 
 import msgspec
+
+from hybrid_blocks.tables import read_tables
 
 
 class Figure(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class Sample(msgspec.Struct, frozen=True):
     value: float
 
 
-_TABLE: Final = tomllib.loads((files(__package__) / "metrics.toml").read_text())
+_TABLE: Final = read_tables((files(__package__) / "metrics.toml").read_text())
 
 
 def _figures(prefix: str) -> dict[str, Figure]:

@@ -1,7 +1,6 @@
 """The environment variables that an engine with the plugin reads. Imports no vLLM."""
 
 import os
-import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final
@@ -9,6 +8,7 @@ from typing import Final
 import msgspec
 
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.tables import read_tables
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Variable(msgspec.Struct, frozen=True):
 
 _NAMED: Final = {
     name: Variable(name, *row)
-    for name, row in tomllib.loads((files(__package__) / "variables.toml").read_text()).items()
+    for name, row in read_tables((files(__package__) / "variables.toml").read_text()).items()
 }
 LEVEL = _NAMED["HYBRID_BLOCKS"]
 SCHEDULER = _NAMED["HYBRID_BLOCKS_SCHEDULER"]
