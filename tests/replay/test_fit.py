@@ -74,6 +74,24 @@ def test_steps_of_a_linear_clock_are_found_again() -> None:
     assert fitted.source == "fitted to 200 recorded requests"
 
 
+def test_times_that_scatter_around_their_mean_give_that_mean() -> None:
+    true = StepTime(ms=(8.0,) * len(KNOTS), prompt=0.03, decode=0.4, context=2e-5)
+    draw = np.random.default_rng(3)
+
+    def scattered(it: Record) -> Record:
+        assert it.scheduled is not None
+        assert it.first_token is not None
+        assert it.finished is not None
+        first = it.scheduled + draw.gamma(4, 1 / 4) * (it.first_token - it.scheduled)
+        answer = draw.gamma(4, 1 / 4) * (it.finished - it.first_token)
+        return msgspec.structs.replace(it, first_token=first, finished=first + answer)
+
+    alone = replayed(true, 32, TRACE.faster(0.02))[1]
+    fitted = fit([scattered(it) for it in alone], 8192)
+    for step in ((0, 1, 1000, 0), (2000, 0, 0, 2e6)):
+        assert fitted.milliseconds(*step) == pytest.approx(true.milliseconds(*step), rel=0.1)
+
+
 def test_a_record_without_times_is_refused() -> None:
     records = replayed(record().rows[0], 32, TRACE)[1]
     bare = [msgspec.structs.replace(it, first_token=None) for it in records]

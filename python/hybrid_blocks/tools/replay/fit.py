@@ -13,6 +13,9 @@ from hybrid_blocks.tools.trace.recorded import Record
 LEAST: Final = 20
 """Requests with times that a fit needs."""
 
+_TURNS: Final = 10
+_LEAST_SHARE: Final = 0.05
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -20,9 +23,9 @@ def fit(records: Sequence[Record], max_num_batched_tokens: int) -> StepTime:
     """Return the coefficients with which each phase of each request took its recorded time.
 
     A phase is a prompt's computation or an answer's. Its steps compute what other requests' phases
-    had of it, in proportion to the time that both ran. Least squares of relative errors give the
-    time of a step, and of each prompt token, decoding request and token of context in it. None is
-    below 0.
+    had of it, in proportion to the time that both ran. Least squares of errors over fitted times
+    give the time of a step, and of each prompt token, decoding request and token of context in it.
+    Errors over recorded times would favour the quick phases. None is below 0.
 
     Raises:
         ReplayError: fewer requests than `LEAST` have times.
@@ -49,7 +52,7 @@ def fit(records: Sequence[Record], max_num_batched_tokens: int) -> StepTime:
     work = np.column_stack((steps, prompts @ computed, answers @ decodes, answers @ context))
     took = ends - begins
     kept = (took > 0) & (steps > 0)
-    ms, token, decode, read = _least_squares(1e-3 * work[kept] / took[kept, np.newaxis])
+    ms, token, decode, read = _fitted(1e-3 * work[kept], took[kept])
     return StepTime(
         ms=(ms,) * len(KNOTS),
         prompt=token,
@@ -67,14 +70,24 @@ def _within(begins: Floats, ends: Floats, start: Floats, end: Floats) -> Floats:
     return shares
 
 
-def _least_squares(columns: Floats) -> list[float]:
-    """Solve for sums of 1 by factors of 0 or more: the most negative column leaves first."""
+def _fitted(columns: Floats, took: Floats) -> list[float]:
+    """Solve for times by factors of 0 or more, each time weighted by what the last turn gave."""
+    times = took
+    for _ in range(_TURNS):
+        factors = _least_squares(columns / times[:, np.newaxis], took / times)
+        # A phase that a fit takes for empty would have all the weight.
+        times = np.maximum(columns @ factors, _LEAST_SHARE * took)
+    return [float(factor) for factor in factors]
+
+
+def _least_squares(columns: Floats, sums: Floats) -> Floats:
+    """Solve for sums by factors of 0 or more: the most negative column leaves first."""
     used = list(range(columns.shape[1]))
     while True:
-        factors, *_ = np.linalg.lstsq(columns[:, used], np.ones(len(columns)), rcond=None)
+        factors, *_ = np.linalg.lstsq(columns[:, used], sums, rcond=None)
         if (least := int(np.argmin(factors))) < 0 or factors[least] >= 0:
             break
         del used[least]
     found = np.zeros(columns.shape[1])
     found[used] = factors
-    return [float(factor) for factor in found]
+    return found
