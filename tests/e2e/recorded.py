@@ -14,7 +14,7 @@ from hybrid_blocks.tools.plan import Deployment, plan_natural, plan_vllm
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName, VirtualEngine, make_manager
 from hybrid_blocks.tools.replay.cache import plan_cache
 from hybrid_blocks.tools.replay.managers.vllm_adapter import VllmReplayAdapter
-from hybrid_blocks.tools.trace import read_trace
+from hybrid_blocks.tools.trace import Trace, read_trace
 from hybrid_blocks.tools.trace.lines import LineReader
 from hybrid_blocks.tools.trace.recorded import Record, parse
 from server import Server
@@ -64,17 +64,26 @@ def hits_of_replay(
 
     They arrive at the given times, since a virtual step takes longer than one of so small a model.
     """
+    config = EngineConfig(
+        max_num_seqs=_MAX_NUM_SEQS, max_num_batched_tokens=tokens_per_step, watermark=0.0
+    )
+    trace = read_trace(traffic, on_error="skip").head(len(arrival))
+    trace = dataclasses.replace(trace, arrival=np.asarray(arrival, dtype=np.float64))
+    return replayed(model, trace, num_units, config, is_natural=is_natural)[1]
+
+
+def replayed(
+    model: Path, trace: Trace, num_units: int, config: EngineConfig, *, is_natural: bool
+) -> tuple[VirtualEngine, list[int]]:
+    """Replay a trace in as many blocks or slabs; return what each request finds too."""
     dtype = json.loads((model / "config.json").read_text())["dtype"]
     layers = msgspec.structs.replace(load_model(str(model)), dtype=dtype)
     deployment = Deployment(
         max_model_len=_LENGTH,
-        max_num_batched_tokens=tokens_per_step,
-        max_num_seqs=_MAX_NUM_SEQS,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
         in_flight_batches=1,
         block_size=_KERNEL_BLOCK if is_natural else _ALIGNED_BLOCK,
-    )
-    config = EngineConfig(
-        max_num_seqs=_MAX_NUM_SEQS, max_num_batched_tokens=tokens_per_step, watermark=0.0
     )
     if is_natural:
         unit_bytes = plan_natural(layers, _ROOM, deployment).slab_bytes
@@ -93,8 +102,7 @@ def hits_of_replay(
             spare_calls=True,
         )
     )
-    trace = read_trace(traffic, on_error="skip").head(len(arrival))
-    trace = dataclasses.replace(trace, arrival=np.asarray(arrival, dtype=np.float64))
     hits = [0] * len(trace)
-    VirtualEngine(trace, manager, cache, config, on_hit=hits.__setitem__).run()
-    return hits
+    engine = VirtualEngine(trace, manager, cache, config, on_hit=hits.__setitem__)
+    engine.run()
+    return engine, hits
