@@ -49,10 +49,10 @@ Figures = dict[str, float]
 def load(seed: int) -> Load:
     """Return requests one by one, then crowds with less and less time between them."""
     draw = random.Random(seed)
-    asked = [(1.5 * number, *_request(draw)) for number in range(12)]
+    asked = [(1.0 * number, *_request(draw)) for number in range(10)]
     for crowd, gap in enumerate((3.0, 2.0, 1.0, 0.5)):
-        start = 20.0 + 12.0 * crowd
-        asked += [(start + gap * number / 4, *_request(draw)) for number in range(16)]
+        start = 12.0 + 8.0 * crowd
+        asked += [(start + gap * number / 6, *_request(draw)) for number in range(16)]
     return asked
 
 

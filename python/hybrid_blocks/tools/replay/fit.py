@@ -23,9 +23,9 @@ def fit(records: Sequence[Record], max_num_batched_tokens: int) -> StepTime:
     """Return the coefficients with which each phase of each request took its recorded time.
 
     A phase is a prompt's computation or an answer's. Its steps compute what other requests' phases
-    had of it, in proportion to the time that both ran. Least squares of errors over fitted times
-    give the time of a step, and of each prompt token, decoding request and token of context in it.
-    Errors over recorded times would favour the quick phases. None is below 0.
+    had of it, in proportion to the time that both ran. Least squares give the time of a step, and
+    of each prompt token, decoding request and token of context in it, 0 or more. Errors are over
+    fitted times, as those over recorded times would favour quick phases.
 
     Raises:
         ReplayError: fewer requests than `LEAST` have times.
