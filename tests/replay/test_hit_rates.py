@@ -17,16 +17,11 @@ from made_traces import mooncake
 from public_data import MOONCAKE
 
 
-def run(
-    trace: Trace,
-    config: EngineConfig,
-    num_blocks: str = "unbounded",
-    block_size: int = 16,
-) -> Result:
+def run(trace: Trace, config: EngineConfig, block_size: int = 16) -> Result:
     result, _ = replay(
         trace,
         manager_name=ManagerName.RUST,
-        cache=block_cache(read_num_blocks(num_blocks, trace, block_size), block_size),
+        cache=block_cache(read_num_blocks("unbounded", trace, block_size), block_size),
         config=config,
         sharing=measure_sharing(trace, block_size),
     )
@@ -84,14 +79,6 @@ def test_a_whole_prompt_in_the_cache_is_hit_but_for_its_last_block() -> None:
             [prompt, builder.fresh(4)], arrival=float(index), prompt_tokens=64, output_tokens=4
         )
     assert run(builder.build(), EngineConfig()).hit_tokens == 48
-
-
-def test_a_pool_too_small_to_remember_loses_hits() -> None:
-    trace = four_conversations()
-    config = EngineConfig(max_num_seqs=1, watermark=0.0)
-    hits = [run(trace, config, num_blocks).hit_tokens for num_blocks in ("7", "12", "unbounded")]
-    assert hits == sorted(hits)
-    assert hits[0] < hits[2]
 
 
 def one_at_a_time_and_together(trace: Trace) -> Result:

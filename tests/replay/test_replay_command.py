@@ -154,7 +154,7 @@ GRANITE, QWEN = "--model Granite-4.0-Micro --memory", "--model Qwen3.5-27B --mem
             {"block_size": 300, "hit_tokens": 19 * 300},
         ),
         ("--limit 1 --max-num-batched-tokens 8192", {"steps": 1 + 3}),
-        ("--limit 1 --max-num-batched-tokens 100", {"steps": 6 + 3}),
+        ("--limit 1 --max-num-batched-tokens 20", {"steps": 30 + 3}),
         (
             "--model Qwen3.6-35B-A3B --memory 8GiB --tp 2 --kv-cache-dtype fp8 "
             "--speculative ngram:2 --max-num-seqs 64",

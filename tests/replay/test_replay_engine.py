@@ -91,27 +91,12 @@ def test_every_request_finishes_with_exactly_its_tokens_and_nothing_leaks(
     assert sum(life.preempted for life in manager.lives.values()) == engine.counters.preemptions
 
 
-def test_a_tiny_pool_preempts_and_recovers() -> None:
-    trace = made((20, 40, 0.0), (20, 40, 0.0), (20, 40, 0.0))
-    engine, manager = watched(trace, 8, EngineConfig(watermark=0.0), 8)
-    assert engine.counters.preemptions > 0
-    assert engine.counters.recomputed_tokens > 0
-    assert_served(trace, engine, manager)
-
-
 def test_the_request_admitted_last_is_preempted_and_comes_back_before_later_arrivals() -> None:
     trace = made((8, 30, 0.0), (8, 30, 0.0), (8, 2, 0.01))
     engine, manager = watched(trace, 6, EngineConfig(watermark=0.0, max_num_seqs=2), 8)
     assert [manager.lives[handle].preempted for handle in range(2)] == [0, 1]
+    assert engine.counters.recomputed_tokens > 0
     assert list(manager.names.values()) == ["0", "1", "2"]
-    assert_served(trace, engine, manager)
-
-
-def test_a_large_pool_never_preempts() -> None:
-    trace = small(5)
-    engine, manager = watched(trace, 400, EngineConfig(max_num_seqs=4))
-    assert engine.counters.preemptions == 0
-    assert engine.counters.peak_running == 4
     assert_served(trace, engine, manager)
 
 
@@ -125,13 +110,6 @@ def test_equal_inputs_give_equal_replays() -> None:
         return [engine.counters, it.seconds, it.used_blocks, it.running, len(engine.meter.steps)]
 
     assert figures() == figures()
-
-
-def test_a_prompt_is_computed_in_chunks_of_the_token_budget() -> None:
-    config = EngineConfig(max_num_batched_tokens=32)
-    engine, manager = watched(made((100, 3, 0.0)), 40, config, 8)
-    assert len(engine.meter.steps) == 4 + 2
-    assert_served(made((100, 3, 0.0)), engine, manager)
 
 
 def test_virtual_time_is_the_sum_of_the_steps() -> None:

@@ -253,18 +253,8 @@ def test_a_faster_card_is_faster_and_a_faster_rate_waits_longer(tmp_path: Path) 
     file = tmp_path / "times.json"
 
     def times(*more: str) -> dict[str, Any]:
-        run(
-            *LOAD,
-            "--model",
-            "Qwen3.5-27B",
-            "--memory",
-            "12GiB",
-            "--manager",
-            "rust",
-            "--json",
-            str(file),
-            *more,
-        )
+        model = ("--model", "Qwen3.5-27B", "--memory", "12GiB", "--manager", "rust")
+        run(*LOAD, *model, "--json", str(file), *more)
         figures: dict[str, Any] = json.loads(file.read_bytes())
         return dict(figures["times"])
 
