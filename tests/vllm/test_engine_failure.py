@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hybrid_blocks.errors import IntegrityError
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
+from installed import installed
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.engine import core
@@ -24,9 +24,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # vLLM's core dresses the process up as one of its own.
     for dressing in ("decorate_logs", "set_process_title", "maybe_init_worker_tracer"):
         monkeypatch.setattr(core, dressing, lambda *_: None)
-    install.install()
-    yield
-    install.uninstall()
+    with installed():
+        yield
 
 
 class Executor:

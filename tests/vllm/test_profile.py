@@ -18,8 +18,8 @@ from hybrid_blocks.tools.profile.report import make_table
 from hybrid_blocks.tools.profile.result import PARTS, Findings, Span, Step, summarize
 from hybrid_blocks.tools.profile.workload import FLOOR, Recorded, Settings, steady
 from hybrid_blocks.tools.trace import generate_workload, read_trace
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.manager.hasher import RequestHasher
+from installed import installed
 from rich.console import Console
 from typer.testing import CliRunner
 from vllm.v1.outputs import LogprobsLists
@@ -124,11 +124,8 @@ def test_the_table_names_every_level(written: dict[str, Any]) -> None:
 def test_a_profiled_engine_hashes_as_the_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     assert not isinstance(make_hasher(), RequestHasher)
-    install.install()
-    try:
+    with installed():
         assert isinstance(make_hasher(), RequestHasher)
-    finally:
-        install.uninstall()
 
 
 @pytest.mark.parametrize(

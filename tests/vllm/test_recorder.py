@@ -16,9 +16,10 @@ from hybrid_blocks.tools.profile.workload import Settings
 from hybrid_blocks.tools.trace import measure_sharing, read_trace
 from hybrid_blocks.tools.trace.read import detect_format
 from hybrid_blocks.tools.trace.recorded import split_digests
-from hybrid_blocks.vllm import install, recorder
+from hybrid_blocks.vllm import recorder
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.scheduler import one_call as batched
+from installed import installed
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request
@@ -45,9 +46,7 @@ def jobs() -> Iterator[tuple[list[int], int]]:
 def serve(name: str, num_steps: int = 60) -> dict[str, int]:
     """Run some requests; return what the engine said it found of each prompt, by its length."""
     scheduler_cls = SCHEDULERS[name]
-    if scheduler_cls is not None:
-        install.install(Level.MANAGER)
-    try:
+    with installed(Level.OFF if scheduler_cls is None else Level.MANAGER):
         settings = Settings(
             level="off", groups="full", requests=4, prompt_tokens=64, shared_tokens=16
         )
@@ -72,9 +71,6 @@ def serve(name: str, num_steps: int = 60) -> dict[str, int]:
         scheduler.update_from_output = noted
         loop.run(num_steps)
         return found
-    finally:
-        if scheduler_cls is not None:
-            install.uninstall()
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -136,16 +132,13 @@ def test_the_engine_never_waits_for_the_file(recording: Path) -> None:
     assert one.num_dropped == one.total_dropped == 5
     one._say_dropped("a warning")
     assert (one.num_dropped, one.total_dropped) == (0, 5)
-    install.install(Level.MANAGER)
-    try:
+    with installed(Level.MANAGER):
         scheduler = make_scheduler(
             Groups("full"), num_requests=4, num_blocks=256, max_model_len=2048
         )
         assert _dropped(scheduler) == []
         OF_PROCESS.append(one)
         assert _dropped(scheduler) == [5]
-    finally:
-        install.uninstall()
 
 
 def _dropped(scheduler: Any) -> list[float]:
@@ -155,17 +148,18 @@ def _dropped(scheduler: Any) -> list[float]:
 
 def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -> None:
     """A client that sends a likely prompt sees whether another request had the same blocks."""
-    install.install(Level.MANAGER)
-    hasher = make_hasher()
-    one = Recorder(recording, 1 << 30)
-    for number, salt in enumerate((None, None, "theirs", "theirs", "ours")):
-        params = SamplingParams(max_tokens=1)
-        tokens = list(range(48))
-        request = Request(str(number), tokens, params, None, cache_salt=salt, block_hasher=hasher)
-        about = (16, 48, 1, None, request.block_hashes, None, None, 0, False)
-        one.put(Finished(request.arrival_time, *about))
+    with installed(Level.MANAGER):
+        hasher = make_hasher()
+        one = Recorder(recording, 1 << 30)
+        for number, salt in enumerate((None, None, "theirs", "theirs", "ours")):
+            params = SamplingParams(max_tokens=1)
+            tokens = list(range(48))
+            request = Request(
+                str(number), tokens, params, None, cache_salt=salt, block_hasher=hasher
+            )
+            about = (16, 48, 1, None, request.block_hashes, None, None, 0, False)
+            one.put(Finished(request.arrival_time, *about))
     one.close()
-    install.uninstall()
     found = [split_digests(line["blocks"]) for line in lines(recording)]
     assert len(found[0]) == 3
     assert found[0] == found[1]

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import VARIABLE, Level
+from installed import installed
 from quick_swap import quick_swap
 
 
@@ -19,6 +19,5 @@ def few_modules_are_searched() -> Iterator[None]:
 def natural_level(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let vLLM's schedulers be managed at level ``natural``."""
     monkeypatch.setenv(VARIABLE, Level.NATURAL)
-    install.install()
-    yield
-    install.uninstall()
+    with installed():
+        yield

@@ -1,14 +1,11 @@
 """vLLM's scheduler and a fake worker, in the engine's loop, with random requests."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import install
-from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.natural.manager import SlabPool
 from hybrid_blocks.vllm.scheduler import one_call
 from vllm.sampling_params import SamplingParams
@@ -215,17 +212,6 @@ def unowned_units(scheduler: Any) -> Callable[[], Iterable[int]]:
         return [slab for slab in range(1, num_slabs) if slab not in held]
 
     return empty_slabs
-
-
-@contextmanager
-def installed(level: Level) -> Iterator[None]:
-    """The plugin at a level; nothing at ``off``."""
-    if level is not Level.OFF:
-        install.install(level)
-    try:
-        yield
-    finally:
-        install.uninstall()
 
 
 def make_engine(

@@ -19,6 +19,7 @@ from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.worker.copies import Recipe
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
+from installed import installed
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -30,7 +31,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from .fake_worker import CorruptedError
-from .fake_worker_engine import SCHEDULERS, FakeEngine, installed, make_engine
+from .fake_worker_engine import SCHEDULERS, FakeEngine, make_engine
 
 NUM_STEPS = int(os.environ.get("HYBRID_BLOCKS_ORACLE_STEPS", "5000"))
 MAX_MODEL_LEN = 160

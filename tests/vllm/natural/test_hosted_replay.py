@@ -16,8 +16,8 @@ from hybrid_blocks.tools.replay.clock import Arrivals
 from hybrid_blocks.tools.replay.hosted import make_hosted
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace, generate_workload
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import VARIABLE, Level
+from installed import installed
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
 from vllm.sampling_params import SamplingParams
@@ -169,39 +169,33 @@ def cache_of(model: str, trace: Trace) -> Cache:
 def served_hits(trace: Trace, model: str) -> int:
     cache, host = cache_of(model, trace), 2 * DEVICES[model]
     assert cache.deployment is not None
-    with patch.dict(os.environ, {VARIABLE: Level.NATURAL}):
-        install.install(Level.NATURAL)
+    with patch.dict(os.environ, {VARIABLE: Level.NATURAL}), installed(Level.NATURAL):
+        config = Engine(load_model(model), cache.deployment, DEVICES[model]).scheduler_config()
+        groups = config.kv_cache_groups
+        header = Header(
+            rank_bytes=[it.kv_cache_spec.page_size_bytes * len(it.layer_names) for it in groups],
+            layout={},
+            structures=[],
+        )
+        transfer = KVTransferConfig(
+            kv_connector="HybridOffloadingConnector",
+            kv_connector_module_path="hybrid_blocks.offload.connector",
+            kv_role="kv_both",
+            kv_connector_extra_config={
+                "spec_name": "HybridOffloadingSpec",
+                "spec_module_path": "hybrid_blocks.offload",
+                "host": host,
+            },
+        )
+        assert transfer.engine_id is not None
+        region = Region.create(transfer.engine_id, host, 0, header)
+        engine = ServedTrace(trace, config, transfer)
         try:
-            config = Engine(load_model(model), cache.deployment, DEVICES[model]).scheduler_config()
-            groups = config.kv_cache_groups
-            header = Header(
-                rank_bytes=[
-                    it.kv_cache_spec.page_size_bytes * len(it.layer_names) for it in groups
-                ],
-                layout={},
-                structures=[],
-            )
-            transfer = KVTransferConfig(
-                kv_connector="HybridOffloadingConnector",
-                kv_connector_module_path="hybrid_blocks.offload.connector",
-                kv_role="kv_both",
-                kv_connector_extra_config={
-                    "spec_name": "HybridOffloadingSpec",
-                    "spec_module_path": "hybrid_blocks.offload",
-                    "host": host,
-                },
-            )
-            assert transfer.engine_id is not None
-            region = Region.create(transfer.engine_id, host, 0, header)
-            engine = ServedTrace(trace, config, transfer)
-            try:
-                engine.run()
-                return sum(engine.found.values())
-            finally:
-                engine.scheduler.connector.connector_scheduler.shutdown()
-                region.cleanup()
+            engine.run()
+            return sum(engine.found.values())
         finally:
-            install.uninstall()
+            engine.scheduler.connector.connector_scheduler.shutdown()
+            region.cleanup()
 
 
 def replayed_hits(trace: Trace, model: str, host_bytes: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 from hybrid_blocks.tools.profile.engine import Groups
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
+from installed import installed
 from oracle.engines import full
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -18,7 +19,7 @@ from vllm.v1.request import RequestStatus
 from . import fake_connector
 from .fake_connector import LoadingEngine, LoadingWorker, Plan
 from .fake_worker import CorruptedError
-from .fake_worker_engine import SCHEDULERS, installed, make_engine
+from .fake_worker_engine import SCHEDULERS, make_engine
 from .test_fake_worker import (
     MAX_MODEL_LEN,
     MAX_NUM_REQUESTS,

@@ -2,8 +2,8 @@
 
 import pytest
 from hybrid_blocks.tools.profile.engine import scheduler_over
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
+from installed import installed
 from vllm.config import VllmConfig
 
 from .test_fake_worker import MAX_MODEL_LEN, MIXES, NATURAL_BLOCK_SIZE
@@ -29,8 +29,7 @@ def test_blocks_times_their_tokens_are_the_capacity_over_slabs(
 ) -> None:
     """So readers of the ready message and of `vllm:cache_config_info` count tokens."""
     config = MIXES["full-state-fine"].config(level)
-    install.install(level)
-    try:
+    with installed(level):
         scheduler = scheduler_over(
             config,
             num_requests=2,
@@ -39,8 +38,6 @@ def test_blocks_times_their_tokens_are_the_capacity_over_slabs(
             hash_block_size=NATURAL_BLOCK_SIZE,
             configure=plan,
         )
-    finally:
-        install.uninstall()
     cache = scheduler.cache_config
     shown = (cache.num_gpu_blocks or 0) * cache.block_size
     assert shown == (num_tokens or config.num_blocks * NATURAL_BLOCK_SIZE)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
+from installed import installed
 from vllm.config import SpeculativeConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -22,9 +22,8 @@ NUM_DRAFTS = 3
 @pytest.fixture(autouse=True)
 def drafter_of_several_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(SpeculativeConfig, "use_multi_module_mtp", lambda _self: True)
-    install.install(Level.NATURAL)
-    yield
-    install.uninstall()
+    with installed(Level.NATURAL):
+        yield
 
 
 @pytest.mark.parametrize("interval", [None, 16, 32])

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from hybrid_blocks._core.vllm import Blocks
 from hybrid_blocks.errors import IntegrityError
-from hybrid_blocks.vllm import check, install
+from hybrid_blocks.vllm import check
 from hybrid_blocks.vllm.level import CHECK, Level, is_checked
 from hybrid_blocks.vllm.scheduler import hooks
 from hybrid_blocks.vllm.worker.copies import ConvertingCopy
 from hybrid_blocks.vllm.worker.prefill_checkpoint import PrefillCheckpoint
+from installed import installed
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -241,14 +242,10 @@ def test_the_check_is_attached_where_the_environment_asks_for_it(
 ) -> None:
     original = Scheduler.__init__
     assert not is_checked()
-    install.install()
-    assert Scheduler.__init__ is original
-    install.uninstall()
+    with installed():
+        assert Scheduler.__init__ is original
     monkeypatch.setenv(CHECK, "1")
-    install.install()
-    try:
+    with installed():
         assert Scheduler.__init__ is not original
         assert [check._check] == hooks._HOOKS
-    finally:
-        install.uninstall()
     assert Scheduler.__init__ is original

@@ -22,6 +22,7 @@ from hybrid_blocks.tools.profile.engine import Groups
 from hybrid_blocks.vllm.level import Level
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from installed import installed
 from vllm.config import KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
     MultiKVConnectorWorkerMetadata,
@@ -34,7 +35,7 @@ from vllm.v1.request import RequestStatus
 from . import fake_host
 from .fake_connector import Load, LoadingWorker
 from .fake_host import Host, HostConnector, HostWorker
-from .fake_worker_engine import installed, make_engine
+from .fake_worker_engine import make_engine
 from .fake_worker_memory import Ids
 from .test_slab_offload import HostEngine
 

@@ -15,8 +15,8 @@ from hybrid_blocks.tools.replay.engine import VirtualEngine as ReplayEngine
 from hybrid_blocks.tools.replay.manager import WrappedManager
 from hybrid_blocks.tools.replay.managers import ManagerName, make_manager
 from hybrid_blocks.tools.trace import Trace
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
+from installed import installed
 from loads import generate
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -168,9 +168,8 @@ def served(case: Case) -> Run:
 @pytest.fixture(autouse=True)
 def natural(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HYBRID_BLOCKS", Level.NATURAL)
-    install.install(Level.NATURAL)
-    yield
-    install.uninstall()
+    with installed(Level.NATURAL):
+        yield
 
 
 CASES = (

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import EVENTS, Level
+from installed import installed
 from vllm.distributed.kv_events import KVEventBatch
 from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
@@ -24,8 +24,7 @@ MOST_AT_ONCE = 4
 def test_the_router_counts_as_an_index_of_vllms_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     replica: Any = runpy.run_path(str(ROOT / "examples/router.py"))["Replica"]()
     monkeypatch.setenv(EVENTS, "usable")
-    install.install(Level.NATURAL)
-    try:
+    with installed(Level.NATURAL):
         life = Life("full-state", 1, is_async=True)
         read = life.index.read
 
@@ -44,8 +43,6 @@ def test_the_router_counts_as_an_index_of_vllms_hashes(monkeypatch: pytest.Monke
                 assert replica.count(tokens) == life.index.count(hashes)
         assert life.num_hits > 0
         assert (life.num_above, life.num_below) == (0, 0)
-    finally:
-        install.uninstall()
 
 
 class Served(NamedTuple):
@@ -101,11 +98,8 @@ def test_sessions_find_more_where_the_router_counts_usable_events(
     found: dict[str, list[Served]] = {}
     for events in ("usable", "all"):
         monkeypatch.setenv(EVENTS, events)
-        install.install(Level.NATURAL)
-        try:
+        with installed(Level.NATURAL):
             found[events] = [served(name, seed) for seed in range(4)]
-        finally:
-            install.uninstall()
     tokens = {events: sum(one.num_found for one in found[events]) for events in found}
     astray = {events: sum(one.num_astray for one in found[events]) for events in found}
     assert tokens["usable"] >= tokens["all"] > 0

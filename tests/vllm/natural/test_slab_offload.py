@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level
+from installed import installed
 from vllm.config import VllmConfig
 from vllm.v1.kv_offload.base import get_offload_group_idx
 
@@ -17,7 +18,7 @@ from . import fake_host
 from .fake_connector import LoadingEngine
 from .fake_host import Host, HostWorker
 from .fake_worker import CorruptedError
-from .fake_worker_engine import SCHEDULERS, installed, make_engine
+from .fake_worker_engine import SCHEDULERS, make_engine
 from .test_fake_worker import (
     MAX_MODEL_LEN,
     MAX_NUM_REQUESTS,

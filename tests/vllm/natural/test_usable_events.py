@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import EVENTS, Level, publishes_usable_only
 from hybrid_blocks.vllm.natural.usable_events import UsableEvents
+from installed import installed
 from vllm.config import KVEventsConfig
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from vllm.sampling_params import SamplingParams
@@ -240,9 +240,8 @@ class Life:
 
 @pytest.fixture
 def natural(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    install.install(Level.NATURAL)
-    yield monkeypatch
-    install.uninstall()
+    with installed(Level.NATURAL):
+        yield monkeypatch
 
 
 MODELS = ["full-state", "full-3-states", "full-sliding", "full-sliding-state", "full-state-drafts"]

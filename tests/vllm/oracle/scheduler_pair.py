@@ -7,9 +7,9 @@ from random import Random
 from typing import Any
 
 from hybrid_blocks.tools.profile.loop import fingerprint_schedule
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.scheduler import one_call as batched
 from hybrid_blocks.weightless import make_scheduler, model_config
+from installed import installed
 from vllm.config import CacheConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 from vllm.utils.hashing import sha256
@@ -102,11 +102,8 @@ def _scheduler(cls: type[Scheduler], setup: Setup) -> Any:
 
 def make_ours(setup: Setup, cls: type[Scheduler] = batched.Scheduler) -> Any:
     """Return this package's scheduler over the block manager of the requested level."""
-    install.install()
-    try:
+    with installed():
         return _scheduler(cls, setup)
-    finally:
-        install.uninstall()
 
 
 @dataclass

@@ -8,10 +8,10 @@ from unittest.mock import patch
 
 import pytest
 from examples import examples
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from installed import installed
 from vllm.utils.hashing import sha256
 from vllm.v1.core import kv_cache_metrics
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
@@ -37,11 +37,8 @@ ACTIONS = st.lists(
 
 
 def native(engine: Engine, **options: Any) -> NativeKVCacheManager:
-    install.install()
-    try:
+    with installed():
         return NativeKVCacheManager(**engine.arguments(), **options)
-    finally:
-        install.uninstall()
 
 
 def live(

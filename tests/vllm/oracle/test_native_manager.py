@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from hybrid_blocks.errors import IntegrityError
-from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.manager.geometry import unsupported_reason
 from hybrid_blocks.vllm.manager.kv_cache_manager import KVCacheManager
 from hybrid_blocks.vllm.manager.native import NativeKVCacheManager
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
+from installed import installed
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
@@ -29,9 +29,8 @@ SIZES: dict[str, Any] = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dt
 def _installed(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     init_none_hash(sha256)
-    install.install()
-    yield
-    install.uninstall()
+    with installed():
+        yield
 
 
 def make(engine: Engine, **changes: Any) -> Any:

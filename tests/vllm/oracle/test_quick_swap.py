@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
+from installed import installed
 
 
 def holders_of(names: set[int]) -> list[str]:
@@ -26,12 +27,9 @@ def test_no_module_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     late = ModuleType("late")
     late.name = install.VllmBlockPool  # type: ignore[attr-defined]
     for _ in range(2):
-        install.install(Level.NATURAL)
-        try:
+        with installed(Level.NATURAL):
             assert holders_of(theirs) == []
             assert set(holders_of(ours)) >= set(before)
-        finally:
-            install.uninstall()
         assert holders_of(ours) == []
         # Loaded between two swaps.
         monkeypatch.setitem(sys.modules, "late", late)
