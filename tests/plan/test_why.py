@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.tools.cli import app
-from hybrid_blocks.tools.plan.report.why_formulas import HOLDS, PARTS
+from hybrid_blocks.tools.plan.report.figures import PARTS
+from hybrid_blocks.tools.plan.report.why_formulas import HOLDS
 from typer.testing import CliRunner
 
 QWEN = ("Qwen3.5-27B", "--memory", "24GiB", "--tp", "2")

@@ -5,6 +5,7 @@ from typing import Final
 
 from rich.table import Table
 
+from hybrid_blocks.metrics import ENDS
 from hybrid_blocks.terminal import grid
 from hybrid_blocks.tools.replay.limits import LeftOut
 from hybrid_blocks.tools.replay.managers import ManagerName
@@ -14,8 +15,6 @@ from hybrid_blocks.units import human
 
 MOST_NAMED = 20
 """Skipped lines that a table names; the JSON has all."""
-
-LIMITS = ("complete", "unseen", "attention_evicted", "window_evicted", "no_checkpoint", "alignment")
 
 
 RARE = (
@@ -34,14 +33,14 @@ def make_table(results: Sequence[Result], *, whole: bool = True) -> Table:
     columns = [figures(one) for one in results]
     if not whole:
         columns = [_without(column, RARE) for column in columns]
-        never = set(LIMITS).difference(limits_of(results))
+        never = set(ENDS).difference(limits_of(results))
         columns = [_without(column, list(map(_ended_by, never))) for column in columns]
     return side_by_side(f"replay of {results[0].trace}", names, columns)
 
 
 def limits_of(results: Sequence[Result]) -> list[str]:
-    """Return what ended a hit of any manager, in the order of `LIMITS`."""
-    return [name for name in LIMITS if any(getattr(one, f"limit_{name}") for one in results)]
+    """Return what ended a hit of any manager, in the order of `ENDS`."""
+    return [name for name in ENDS if any(getattr(one, f"limit_{name}") for one in results)]
 
 
 def _without(column: dict[str, str], names: Collection[str]) -> dict[str, str]:
@@ -218,7 +217,7 @@ def _states(result: Result) -> dict[str, str]:
     if result.checkpoints is not None:
         figures["checkpoints"] = f"{result.checkpoints:,} left, {result.forks:,} resumed"
     if result.limit_complete is not None:
-        counts = {limit: getattr(result, f"limit_{limit}") for limit in LIMITS}
+        counts = {limit: getattr(result, f"limit_{limit}") for limit in ENDS}
         for limit, count in counts.items():
             figures[_ended_by(limit)] = f"{count:,} of {sum(counts.values()):,} admissions"
     return figures

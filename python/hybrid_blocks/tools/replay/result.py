@@ -5,6 +5,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from hybrid_blocks.metrics import ENDS
 from hybrid_blocks.tools.replay.cache import BlockUnit, Cache
 from hybrid_blocks.tools.replay.engine import VirtualEngine
 from hybrid_blocks.tools.replay.limits import LeftOut
@@ -13,11 +14,7 @@ from hybrid_blocks.tools.replay.places import PlaceCount, PlaceCounter
 from hybrid_blocks.tools.replay.times import Times
 from hybrid_blocks.tools.trace import Sharing, Trace
 
-COUNTED = (
-    *("checkpoints", "forks", "limit_complete", "limit_unseen"),
-    *("limit_attention_evicted", "limit_window_evicted", "limit_no_checkpoint"),
-    *("limit_alignment", "host_tokens"),
-)
+COUNTED = ("checkpoints", "forks", "host_tokens", *(f"limit_{end}" for end in ENDS))
 """Fields that managers count themselves, under the same names."""
 
 

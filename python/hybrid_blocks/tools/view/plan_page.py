@@ -23,7 +23,7 @@ from bokeh.models.annotations import Span, Title
 from bokeh.models.widgets import Slider
 from bokeh.plotting import figure
 
-from hybrid_blocks.tools.plan.report.why_formulas import PARTS
+from hybrid_blocks.tools.plan.report.figures import PARTS
 from hybrid_blocks.tools.view import page
 from hybrid_blocks.tools.view.page import (
     FLUID,

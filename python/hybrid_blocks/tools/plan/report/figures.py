@@ -1,7 +1,8 @@
 """The figures of one plan, the same for both, so that they stand side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 
 import msgspec
 
@@ -10,17 +11,21 @@ from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.tools.plan.vllm import VllmPlan
 from hybrid_blocks.tools.plan.vllm.spec import Spec
 
+PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "live": "tokens that are still read, and states",
+        "rounding": "blocks that are not full, or reach out of a window",
+        "padding": "pages, strides and empty layers that equalize blocks",
+        "null": "the null block, or the slab that holds the null blocks",
+        "unused": "room for less than one more request",
+        "tail": "memory behind the last whole slab or block",
+    }
+)
+"""Where bytes go, in the order in which they are shown."""
+
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of one GPU's free KV memory; all but ``length`` and ``requests`` add up to it.
-
-    ``live``      tokens that are still read, and states.
-    ``rounding``  blocks that are not full, or reach out of a window.
-    ``padding``   pages, strides and empty layers that equalize blocks.
-    ``null``      the null block, or the slab that holds the null blocks.
-    ``unused``    room for less than one more request.
-    ``tail``      memory behind the last whole slab or block.
-    """
+    """Bytes of one GPU's free KV memory, which `PARTS` add up to."""
 
     length: int
     requests: int
@@ -38,15 +43,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> dict[str, int]:
-        """Bytes by name, in the order in which they are shown."""
-        return {
-            "live": self.live,
-            "rounding": self.rounding,
-            "padding": self.padding,
-            "null": self.null,
-            "unused": self.unused,
-            "tail": self.tail,
-        }
+        """Bytes by name, in the order of `PARTS`."""
+        return {name: getattr(self, name) for name in PARTS}
 
 
 class AtLength(msgspec.Struct, frozen=True, kw_only=True):

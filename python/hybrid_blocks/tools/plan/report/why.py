@@ -8,14 +8,13 @@ from typing import Final
 
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.tools.plan.memory import Estimate
-from hybrid_blocks.tools.plan.report.figures import PlanReport, rows
+from hybrid_blocks.tools.plan.report.figures import PARTS, PlanReport, rows
 from hybrid_blocks.tools.plan.report.report import Plan, make_report
 from hybrid_blocks.tools.plan.report.verdict import percent, typical_lengths
 from hybrid_blocks.tools.plan.report.why_formulas import (
     CUDA_GRAPHS,
     HOLDS,
     LOGGED,
-    PARTS,
     REQUESTS,
     formulas,
     group_formula,

@@ -1,8 +1,7 @@
 """The formula of each figure that a plan shows, with its numbers."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Final
 
 from hybrid_blocks.geometry import capacity
@@ -10,23 +9,11 @@ from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, Rank
 from hybrid_blocks.model.layer import Cache, ChunkedAttention, LatentAttention, LatentIndex, State
-from hybrid_blocks.tools.plan.report.figures import Budget, GroupReport, PlanReport
+from hybrid_blocks.tools.plan.report.figures import PARTS, Budget, GroupReport, PlanReport
 from hybrid_blocks.tools.plan.report.report import Plan
 from hybrid_blocks.tools.plan.sglang import RATIO, SglangPlan, draft_states
 from hybrid_blocks.tools.plan.vllm import VllmPlan
 from hybrid_blocks.tools.plan.vllm.spec import Spec
-
-PARTS: Mapping[str, str] = MappingProxyType(
-    {
-        "live": "tokens that are still read, and states",
-        "rounding": "blocks that are not full, or reach out of a window",
-        "padding": "pages, strides and empty layers that equalize blocks",
-        "null": "the null block, or the slab that holds the null blocks",
-        "unused": "room for less than one more request",
-        "tail": "memory behind the last whole slab or block",
-    }
-)
-"""Where bytes go, in words."""
 
 HOLDS: Final = "memory holds"
 REQUESTS: Final = "requests of "
