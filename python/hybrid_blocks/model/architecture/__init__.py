@@ -47,7 +47,6 @@ READERS: Final[dict[str, Reader]] = {
     **dict.fromkeys(("qwen2", "qwen2_5_omni_text", "qwen3"), attention.read_qwen2),
     "qwen2_moe": attention.read_qwen2_moe,
     **dict.fromkeys(("exaone4", "exaone4_5", "exaone_moe"), attention.read_exaone4),
-    "olmo3": attention.read_olmo3,
     "smollm3": attention.read_smollm3,
     "gpt_oss": attention.read_gpt_oss,
     **dict.fromkeys(("llama4", "llama4_text"), attention.read_llama4),

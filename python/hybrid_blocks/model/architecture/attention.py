@@ -6,17 +6,21 @@ import msgspec
 
 from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model.architecture.common import (
+    FULL,
     TYPES,
+    WINDOWED,
     by_depth,
-    choose,
+    by_name,
     every,
     full_attention,
     latent_attention,
     sliding_window,
+    used_window,
     with_window,
 )
+from hybrid_blocks.model.architecture.window import Pattern
 from hybrid_blocks.model.config import Config
-from hybrid_blocks.model.layer import Cache, ChunkedAttention, LatentIndex, SlidingWindow
+from hybrid_blocks.model.layer import ChunkedAttention, LatentIndex, SlidingWindow
 from hybrid_blocks.model.model import Layer
 
 PLAIN: Final = tuple(TYPES["plain"].split())
@@ -26,8 +30,8 @@ PLAIN: Final = tuple(TYPES["plain"].split())
 def read_plain(config: Config) -> tuple[Layer, ...]:
     """``layer_types`` where given; else a window on all layers where there is one; else full."""
     if names := config.strings("layer_types"):
-        return _named(config, names)
-    window = _window(config)
+        return by_name(config, names)
+    window = used_window(config)
     cache = sliding_window(config, window) if window else full_attention(config)
     return by_depth(cache for _ in range(config.num_layers))
 
@@ -36,7 +40,7 @@ def read_qwen2(config: Config) -> tuple[Layer, ...]:
     """Qwen2 and Qwen3: layers from ``max_window_layers`` on are windowed."""
     unlimited = config.integer("max_window_layers", default=config.num_layers)
     names = config.strings("layer_types") or tuple(
-        "sliding_attention" if _window(config) and depth >= unlimited else "full_attention"
+        WINDOWED if used_window(config) and depth >= unlimited else FULL
         for depth in range(config.num_layers)
     )
     if len(set(names)) > 1:
@@ -44,13 +48,13 @@ def read_qwen2(config: Config) -> tuple[Layer, ...]:
             f"{config.name}: {names.count('sliding_attention')} of {len(names)} layers have a "
             "sliding window; vLLM serves this family with all or none (max_window_layers)"
         )
-    return _named(config, names)
+    return by_name(config, names)
 
 
 def read_qwen2_moe(config: Config) -> tuple[Layer, ...]:
     """Qwen2-MoE: a window counts only where ``layer_types`` gives it to all layers."""
     full = full_attention(config)
-    if set(config.strings("layer_types") or ()) == {"sliding_attention"}:
+    if set(config.strings("layer_types") or ()) == {WINDOWED}:
         return read_plain(config)
     return by_depth(full for _ in range(config.num_layers))
 
@@ -62,19 +66,20 @@ def read_exaone4(config: Config) -> tuple[Layer, ...]:
     """
     pattern = config.get("sliding_window_pattern")
     if isinstance(pattern, str) and pattern:
-        letters = {"L": "sliding_attention", "G": "full_attention"}
-        names = tuple(
+        letters = {"L": WINDOWED, "G": FULL}
+        names = [
             letters.get(pattern[depth % len(pattern)], pattern)
             for depth in range(config.num_layers)
-        )
+        ]
+        layers = by_name(config, config.strings("layer_types") or names)
     else:
-        names = _every(config, config.positive("sliding_window_pattern", default=4))
+        layers = Pattern(interval=4, field="sliding_window_pattern")(config)
     windows = config.get("sliding_windows")
     return tuple(
         msgspec.structs.replace(layer, cache=with_window(layer.cache, windows, layer.depth))
         if isinstance(layer.cache, SlidingWindow)
         else layer
-        for layer in _named(config, config.strings("layer_types") or names)
+        for layer in layers
     )
 
 
@@ -85,45 +90,17 @@ def read_smollm3(config: Config) -> tuple[Layer, ...]:
         int((depth + 1) % interval != 0) for depth in range(config.num_layers)
     )
     names = config.strings("layer_types") or tuple(
-        "full_attention" if rotates or not _window(config) else "sliding_attention"
-        for rotates in rotary
+        FULL if rotates or not used_window(config) else WINDOWED for rotates in rotary
     )
-    return _named(config, names)
-
-
-def read_olmo3(config: Config) -> tuple[Layer, ...]:
-    """OLMo-3: every fourth layer is full."""
-    return _named(config, _every(config, 4))
+    return by_name(config, names)
 
 
 def read_gpt_oss(config: Config) -> tuple[Layer, ...]:
     """gpt-oss: windowed at even depths, whatever ``layer_types`` says, unless it windows all."""
     config.require("sliding_window")
-    if set(config.strings("layer_types") or ()) == {"sliding_attention"}:
+    if set(config.strings("layer_types") or ()) == {WINDOWED}:
         return read_plain(config)
-    return _named(config, every(config, 2, "full_attention", "sliding_attention"))
-
-
-def _every(config: Config, interval: int) -> tuple[str, ...]:
-    """``layer_types`` where given, else windows with full attention at every n-th layer."""
-    if names := config.strings("layer_types"):
-        return names
-    if not _window(config):
-        return ("full_attention",) * config.num_layers
-    return every(config, interval, "full_attention", "sliding_attention")
-
-
-def _window(config: Config) -> int | None:
-    """Window of the model, None where it has none or does not use it."""
-    used = config.flag("use_sliding_window", default=True)
-    return config.optional("sliding_window") or None if used else None
-
-
-def _named(config: Config, names: tuple[str, ...]) -> tuple[Layer, ...]:
-    known: dict[str, Cache | None] = {"full_attention": full_attention(config)}
-    if window := _window(config):
-        known["sliding_attention"] = sliding_window(config, window)
-    return choose(config, names, "layer_types", known)
+    return by_name(config, every(config, 2, FULL, WINDOWED))
 
 
 def read_llama4(config: Config) -> tuple[Layer, ...]:

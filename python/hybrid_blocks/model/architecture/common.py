@@ -52,6 +52,24 @@ def latent_attention(config: Config) -> LatentAttention:
     )
 
 
+FULL: Final = "full_attention"
+WINDOWED: Final = "sliding_attention"
+
+
+def used_window(config: Config) -> int | None:
+    """Window of the model, None where it has none or does not use it."""
+    used = config.flag("use_sliding_window", default=True)
+    return config.optional("sliding_window") or None if used else None
+
+
+def by_name(config: Config, names: Sequence[str], extra: int = 0) -> tuple[Layer, ...]:
+    """Full layers and, if the model uses its window, windowed ones that read ``extra`` more."""
+    known: dict[str, Cache | None] = {FULL: full_attention(config)}
+    if window := used_window(config):
+        known[WINDOWED] = sliding_window(config, window + extra)
+    return choose(config, names, "layer_types", known)
+
+
 def every(config: Config, interval: int, at_end: str, before: str) -> tuple[str, ...]:
     """Name of each layer where every ``interval``-th is ``at_end`` and the others ``before``."""
     return tuple(before if (depth + 1) % interval else at_end for depth in range(config.num_layers))

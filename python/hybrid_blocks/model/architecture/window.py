@@ -7,12 +7,16 @@ import msgspec
 
 from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model.architecture.common import (
+    FULL,
+    WINDOWED,
     Reader,
     by_depth,
+    by_name,
     choose,
     every,
     full_attention,
     sliding_window,
+    used_window,
 )
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.layer import Cache, FullAttention, SlidingWindow
@@ -20,10 +24,6 @@ from hybrid_blocks.model.model import Layer
 
 if TYPE_CHECKING:
     from hybrid_blocks.model.layer import Cache
-
-
-FULL: Final = "full_attention"
-WINDOWED: Final = "sliding_attention"
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +43,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     def __call__(self, config: Config) -> tuple[Layer, ...]:
         """Read the layers."""
         names = config.strings("layer_types") or tuple(self.names(config))
-        known: dict[str, Cache | None] = {FULL: full_attention(config)}
-        if window := used_window(config):
-            known[WINDOWED] = self._windowed(config, window)
-        return choose(config, names, "layer_types", known)
+        return by_name(config, names, self.extra)
 
     def names(self, config: Config) -> Iterable[str]:
         """Name each layer."""
@@ -62,15 +59,6 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def _from_first(config: Config, interval: int) -> tuple[str, ...]:
         return tuple(WINDOWED if depth % interval else FULL for depth in range(config.num_layers))
-
-    def _windowed(self, config: Config, window: int) -> SlidingWindow:
-        return sliding_window(config, window + self.extra)
-
-
-def used_window(config: Config) -> int | None:
-    """Window of the model, None where it has none or does not use it."""
-    used = config.flag("use_sliding_window", default=True)
-    return config.optional("sliding_window") or None if used else None
 
 
 def read_cohere2_moe(config: Config) -> tuple[Layer, ...]:
@@ -139,6 +127,7 @@ READERS: Final[dict[str, Reader]] = {
     "granitemoe_swa": Pattern(interval=4, first=True),
     "kolibri1": Pattern(interval=5),
     "plamo3": read_plamo3,
+    "olmo3": Pattern(interval=4),
     "muse_glimmer_text": Pattern(interval=4, from_end=True),
     "vaultgemma": Pattern(interval=2),
     # All layers are full where no list says which are windowed.

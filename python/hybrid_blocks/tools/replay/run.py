@@ -98,13 +98,10 @@ def request_limits(
     cache: Cache,
     config: EngineConfig,
     *,
-    rust: RustOptions | None = None,
     vllm: VllmOptions | None = None,
 ) -> tuple[RequestLimit, ...]:
     """Return the longest request that each manager can hold; each is made, and dropped."""
-    return tuple(
-        _limit(name, make_manager(name, cache, config, rust=rust, vllm=vllm)) for name in names
-    )
+    return tuple(_limit(name, make_manager(name, cache, config, vllm=vllm)) for name in names)
 
 
 def _limit(name: ManagerName, manager: ReplayManager) -> RequestLimit:
