@@ -12,9 +12,10 @@ import pytest
 from hybrid_blocks.recording.record_file import ENDINGS, RecordFile
 from hybrid_blocks.tools.shadow import shadow as module
 from hybrid_blocks.tools.shadow.engine import Request
+from hybrid_blocks.tools.shadow.shadow import Shadow
 from hybrid_blocks.tools.trace.recorded import Record, split_digests
 from loads import small
-from shadow.written import BLOCK, digests, followed, recorded, shadow_of, text
+from shadow.written import BLOCK, digests, engines, followed, recorded, shadow_of, text
 
 NUM_REQUESTS = 600
 LONGEST_S = 5.0
@@ -163,6 +164,31 @@ def test_a_turn_waits_for_the_answer_that_it_continues() -> None:
     shadow.advance(float("inf"))
     assert shadow.counts["found_tokens", "vllm"] == 192
     assert shadow.peaks() == {"vllm": 1, "other": 1}
+
+
+def test_a_replay_that_is_too_slow_for_the_load_leaves_requests_out(
+    lines: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_WAITING", 20)
+    shadow = shadow_of([])
+    shadow.begin()
+    for number in range(20):
+        shadow.take(shifted(lines[:50], 0.5 * number))
+        shadow.advance(0.5 * number)
+    shadow.advance(float("inf"))
+    left_out = shadow.counts["left_out", "vllm full"]
+    assert 0 < left_out == 1000 - shadow.counts["compared", ""]
+
+
+def test_blocks_that_are_larger_than_those_of_level_natural_are_told(lines: list[Record]) -> None:
+    said: list[str] = []
+    shadow = Shadow(engines, "vllm", said.append, is_fitted=False, block_tokens=BLOCK // 2)
+    shadow.begin()
+    shadow.take(lines)
+    assert said == [
+        "the record tells apart blocks of 16 tokens, and level natural blocks of 8: it would find "
+        "more than is said here"
+    ]
 
 
 def test_requests_that_no_replay_has_room_for_are_left_out(lines: list[Record]) -> None:

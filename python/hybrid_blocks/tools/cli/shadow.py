@@ -108,10 +108,11 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
         allow_no_gpu()
         os.nice(NICENESS)
         shadow = Shadow(
-            partial(_engines, cache, config, VllmOptions(retention=kept)),
+            partial(make_replays, cache, config, VllmOptions(retention=kept)),
             own="natural" if level == "natural" else "vllm",
             say=lambda text: typer.echo(f"{time.strftime('%H:%M:%S')} {text}"),
             is_fitted=clock is None,
+            block_tokens=cache.geometry.hash_block_size,
         )
         page = None if port is None else Page("", port)
         labels = {"model_name": Path(model).name, "engine": "0"}
@@ -121,7 +122,7 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
         fail(error)
 
 
-def _engines(
+def make_replays(
     cache: Cache, config: EngineConfig, options: VllmOptions, on_hit: OnHit
 ) -> Mapping[str, LiveEngine]:
     """Make empty replays; none gets a request that the other has no room for."""

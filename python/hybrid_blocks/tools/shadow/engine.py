@@ -148,6 +148,11 @@ class LiveEngine(VirtualEngine):
             on_hit=lambda number, tokens: on_hit(self._window.requests[number], tokens),
         )
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for room or for their turn."""
+        return len(self._waiting)
+
     def serve(self, new: Sequence[Request], until: float) -> None:
         """Serve until a time before which every request is known: ``new`` ones are the last."""
         self._renew(new)

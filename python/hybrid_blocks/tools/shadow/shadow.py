@@ -29,6 +29,8 @@ _MOST_LAG_S: Final = 600.0
 _LAG_KEPT: Final = 0.9999
 """The share of the wait for long requests that one more request leaves of it."""
 _MOST_WAITING_BYTES: Final = 64 << 20
+_MOST_WAITING: Final = 10_000
+"""Requests of a replay whose clock is too slow for the load."""
 _FITTED: Final = 512
 """Requests to which the time of a step is fitted."""
 _MOST_ENDS: Final = 1 << 16
@@ -60,14 +62,16 @@ class Shadow:
         say: Callable[[str], None],
         *,
         is_fitted: bool,
+        block_tokens: int = 0,
     ) -> None:
         """Replay through the engines that ``make`` returns, which tell hits by their name.
 
-        With ``is_fitted`` a step takes the time that is fitted to the record.
+        With ``is_fitted`` a step takes the time that is fitted to the record. Level natural hashes
+        blocks of ``block_tokens``.
         """
         self.counts: Counts = Counter()
         self.own, self.say = own, say
-        self._make, self._is_fitted = make, is_fitted
+        self._make, self._is_fitted, self._block_tokens = make, is_fitted, block_tokens
         self._serial = 0
         self._engines: Mapping[str, LiveEngine] = {}
         self._reset()
@@ -112,7 +116,11 @@ class Shadow:
             self._waiting_bytes -= len(new[-1].record.blocks)
             self._place(new[-1])
         for name, engine in self._engines.items():
-            engine.serve(new, horizon)
+            if engine.num_waiting > _MOST_WAITING:
+                self.counts["left_out", f"{name} full"] += len(new)
+                engine.serve((), horizon)
+            else:
+                engine.serve(new, horizon)
             self.counts["preemptions", name] += engine.counters.preemptions - self._preempted[name]
             self._preempted[name] = engine.counters.preemptions
             self._add_first_tokens(name, engine.first_tokens)
@@ -140,6 +148,11 @@ class Shadow:
                 engine.config = replace(engine.config, step_time=step)
 
     def _take(self, record: Record) -> None:
+        if not self._timed and record.block_tokens > self._block_tokens > 0:
+            self.say(
+                f"the record tells apart blocks of {record.block_tokens:,} tokens, and level "
+                f"natural blocks of {self._block_tokens}: it would find more than is said here"
+            )
         arrival, taken = record.arrival + self._shift, record.finished or 0.0
         if record.finished is not None:
             back = self._newest - arrival - taken
