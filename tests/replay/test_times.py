@@ -227,6 +227,12 @@ def test_the_command_shows_times_beside_targets_with_host_memory(tmp_path: Path)
     assert "64 GiB of host memory has no map: a map shows a device without host" in shown
 
 
+def test_a_load_that_keeps_the_targets_at_any_rate_has_no_highest_rate() -> None:
+    slow = ("--clock", "H100-80GB", "--rate", "max", "--slo")
+    assert "all keep the targets" in run(*LOAD, *OURS, *slow, "ttft_p95<9s")
+    assert "none keeps the targets" in run(*LOAD, *OURS, *slow, "ttft_p95<1ms")
+
+
 def test_a_table_has_the_rows_of_all_columns_in_their_order() -> None:
     columns = [{"a": "1", "c": "2", "d": "3"}, {"a": "4", "b": "5", "d": ""}]
     assert list(rows(columns)) == [

@@ -11,6 +11,7 @@ from hybrid_blocks.tools.replay.limits import LeftOut
 from hybrid_blocks.tools.replay.managers import ManagerName
 from hybrid_blocks.tools.replay.places import PLACES, PlaceCount
 from hybrid_blocks.tools.replay.result import Result
+from hybrid_blocks.tools.replay.times import MOST_STEPS, rate_of
 from hybrid_blocks.units import human
 
 MOST_NAMED = 20
@@ -148,7 +149,8 @@ def _times(result: Result) -> dict[str, str]:
         shown["  within all targets"] = f"{it.goodput:,.2f}"
         shown["targets"] = f"{'kept' if it.within_targets else 'broken'}: {taken}"
     if it.is_highest:
-        shown["highest rate"] = f"{it.rate:.3g}x" if it.within_targets else "none keeps the targets"
+        highest = "all keep the targets" if it.rate >= rate_of(MOST_STEPS) else f"{it.rate:.3g}x"
+        shown["highest rate"] = highest if it.within_targets else "none keeps the targets"
     elif it.rate != 1:
         shown["rate"] = f"{it.rate:g}x"
     return shown
