@@ -83,4 +83,5 @@ def groups(running: tuple[int, ...]) -> Iterator[Group]:
     tools = {"step": f"{hybrid}/H100-80GB/1", "load": "tools", "requests": 200, "at_once": 16}
     chats = {"step": f"{hybrid}/H100-80GB/1", "load": "conversations", "requests": 100}
     yield Group("load", hybrid, of("vLLM", "natural"), (tools, chats), gib=8.6)
+    yield Group("load", hybrid, of("vLLM", "natural"), (chats,), gib=1.2)
     yield Group("server", hybrid, of("vLLM", "one call"), timed(STEPS[0]))
