@@ -1,4 +1,4 @@
-"""Served models whose layers lie on two pipeline stages, at level ``natural``."""
+"""Served models on two pipeline stages, or two tensor-parallel ranks, at level ``natural``."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -34,10 +34,13 @@ async def answers(server: Server) -> list[Answer]:
         pytest.param("qwen3_next", {"num_hidden_layers": 8}, "5,3", marks=pytest.mark.full),
         # The last stage has no layer of full attention.
         ("gemma3_text", {}, "3,3"),
+        # Each rank has all layers, and half the heads of each state.
+        pytest.param("granitemoehybrid", {}, None, marks=pytest.mark.full),
     ],
 )
-def test_two_stages_answer_as_one(kind: str, settings: dict[str, Any], parts: str) -> None:
+def test_two_workers_answer_as_one(kind: str, settings: dict[str, Any], parts: str | None) -> None:
     model = models.build(kind, name=f"{kind}-in-stages", **settings)
+    cut = "tensor" if parts is None else "pipeline"
     options = ("--max-num-seqs", "4", "--num-gpu-blocks-override", str(SLABS_FOR_FEW), *TRACED)
     variables = {"HYBRID_BLOCKS_CHECK": "1"}
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
@@ -45,12 +48,13 @@ def test_two_stages_answer_as_one(kind: str, settings: dict[str, Any], parts: st
             serve(
                 model,
                 "natural",
-                models.BUILD / f"{kind}-{stages}-stages.log",
+                models.BUILD / f"{kind}-on-{workers}.log",
                 *options,
-                *("--pipeline-parallel-size", str(stages)),
-                variables=variables | ({"VLLM_PP_LAYER_PARTITION": parts} if stages > 1 else {}),
+                *(f"--{cut}-parallel-size", str(workers)),
+                variables=variables
+                | ({"VLLM_PP_LAYER_PARTITION": parts} if parts and workers > 1 else {}),
             )
-            for stages in (1, 2)
+            for workers in (1, 2)
         ]
         whole, split = threads.map(stack.enter_context, started)
         assert all("level natural" in server.log_text() for server in (whole, split))
@@ -61,4 +65,6 @@ def test_two_stages_answer_as_one(kind: str, settings: dict[str, Any], parts: st
         assert [len(answer.tokens) for answer in found] == [24] * len(found)
         figures = split.metrics()
         assert figures["hybrid_blocks_slabs"] == SLABS_FOR_FEW - 1
-        assert "HYBRID_BLOCKS_CHECK: hits" in split.log_text()
+        log = split.log_text()
+        assert "HYBRID_BLOCKS_CHECK: hits" in log
+        assert ("forwards leave checkpoints of prompts" in log) == (kind != "gemma3_text")
