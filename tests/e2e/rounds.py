@@ -28,6 +28,8 @@ their log probabilities where they were asked for."""
 NGRAMS: dict[str, Any] = {"method": "ngram", "num_speculative_tokens": 3}
 NGRAMS |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
 """Drafts of n-grams, as ``speculative_config``."""
+MTP: dict[str, Any] = {"method": "mtp", "num_speculative_tokens": 2}
+"""Drafts of a model's own head."""
 
 # As many looks at a folder, half a second apart, must find the same bytes.
 _NUM_QUIET = 4

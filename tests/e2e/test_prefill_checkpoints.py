@@ -8,7 +8,7 @@ import models
 import pytest
 import rounds
 from prefill_checkpoints import Run, run
-from rounds import NGRAMS, Result, Round, prompt
+from rounds import MTP, NGRAMS, Result, Round, prompt
 from traffic import PREFIX
 
 pytestmark = pytest.mark.full
@@ -60,19 +60,37 @@ def test_steps_of_several_prompts_leave_the_same_but_for_rounding(kind: str) -> 
     assert in_chunks.farthest <= max(KINDS[kind], 0.02)
 
 
+def with_drafts(model: Path, file: Path, drafts: dict[str, Any], **together: Any) -> list[Run]:
+    """Run chunks, prompts alone, and if ``together`` says how, prompts in one step.
+
+    Each engine has a process: vLLM sets its kernels for drafts on a CPU up once in one.
+    """
+    own: dict[str, Any] = {"speculative_config": drafts}
+    engines = [
+        engine(inside=False, max_num_batched_tokens=65, enable_prefix_caching=False, **own),
+        engine(**own),
+    ]
+    if together:
+        engines.append(engine(alone=False, **together, **own))
+    return [run(model, [one], file)[0][0] for one in engines]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_drafts_change_no_state_of_a_prompt(kind: str, tmp_path: Path) -> None:
-    """Each engine has a process: vLLM sets its kernels for drafts on a CPU up once in one."""
-    drafts: dict[str, Any] = {"speculative_config": NGRAMS}
-    engines = [
-        engine(inside=False, max_num_batched_tokens=65, enable_prefix_caching=False, **drafts),
-        engine(**drafts),
-    ]
-    file = tmp_path / "states"
-    chunks, inside = (run(models.build(kind), [one], file)[0][0] for one in engines)
+    chunks, inside = with_drafts(models.build(kind), tmp_path / "states", NGRAMS)
     assert inside.num_states == inside.num_equal == chunks.num_states > 0
     # On a CPU, vLLM's convolution of Mamba-2 keeps the inputs of drafts that were wrong.
     assert inside.tokens == chunks.tokens or kind == "granitemoehybrid"
+
+
+def test_prompts_beside_decodes_with_drafts_leave_the_same_but_for_rounding(tmp_path: Path) -> None:
+    """Pieces have two tokens or more: beside drafts, vLLM's CPU kernel fails at a prompt's one."""
+    model, file = models.build_with_draft_head(), tmp_path / "states"
+    chunks, inside, together = with_drafts(model, file, MTP, max_num_batched_tokens=128)
+    assert inside.num_states == inside.num_equal == chunks.num_states > 0
+    assert inside.tokens == chunks.tokens
+    assert 0 < together.num_states <= chunks.num_states
+    assert together.farthest <= 0.02
 
 
 QUESTIONS = [f"{PREFIX} Question {number}: what is {number * 7}?" for number in range(4)]
