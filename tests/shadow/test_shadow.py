@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from hybrid_blocks.geometry.step_time import StepTime
 from hybrid_blocks.recording.record_file import ENDINGS, RecordFile
+from hybrid_blocks.tools.replay.fit import fit
 from hybrid_blocks.tools.shadow import shadow as module
 from hybrid_blocks.tools.shadow.engine import Request
 from hybrid_blocks.tools.shadow.shadow import Shadow
@@ -127,6 +129,25 @@ def test_lines_that_the_record_lacks_are_a_gap_and_no_difference(
     counts = shadow.counts
     assert counts["left_out", "unseen"] > 0
     assert counts["differing_tokens", ""] < 0.05 * counts["found_tokens", "engine"]
+
+
+def test_the_time_of_a_step_is_fitted_to_the_record_and_not_with_each_line(
+    lines: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[int] = []
+
+    def noted(records: list[Record], budget: int) -> StepTime:
+        fitted.append(len(records))
+        return fit(records, budget)
+
+    monkeypatch.setattr(module, "fit", noted)
+    shadow = Shadow(engines, "vllm", list[str]().append, is_fitted=True)
+    shadow.begin()
+    shadow.take(lines)
+    assert fitted == [64, 64, 512, 512]
+    shadow.advance(float("inf"))
+    assert shadow.counts["compared", ""] == NUM_REQUESTS
+    assert shadow.counts["differing_tokens", ""] < 0.1 * shadow.counts["found_tokens", "engine"]
 
 
 def test_a_line_that_comes_late_is_replayed_and_counted(

@@ -69,9 +69,11 @@ class Follower:
         """Return the next piece; ``skips`` leaves its requests out."""
         if self._file is None:
             return self._open(max(self._numbers(), default=-1))
-        # Asked for before the read: a file with a later one grows no more.
-        later = min((it for it in self._numbers() if it > self._number), default=None)
-        packed = self._file.read(_PIECE_BYTES)
+        later = None
+        if not (packed := self._file.read(_PIECE_BYTES)):
+            # A file with a later one grows no more: what is read after this look is its end.
+            later = min((it for it in self._numbers() if it > self._number), default=None)
+            packed = self._file.read(_PIECE_BYTES)
         if packed:
             return self._parsed(packed, skips=skips)
         if (remark := self._replaced()) is not None:

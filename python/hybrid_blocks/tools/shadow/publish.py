@@ -40,7 +40,7 @@ def run(
             shadow.advance(float("inf")) if once else shadow.wait()
         is_over = once and piece.is_end
         if is_over or time.monotonic() >= minute:
-            minute += _MINUTE_S
+            minute = time.monotonic() + _MINUTE_S
             shadow.counts["left_out", "skipped"] = follower.num_skipped
             peaks = shadow.peaks()
             shadow.say(_line(shadow, shadow.counts - before, peaks))

@@ -168,8 +168,9 @@ class Shadow:
             self.counts["left_out", "late"] += 1
             arrival = self._horizon
         self._read_at = time.monotonic()
+        num_timed = len(self._timed)
         self._timed.append(record)
-        if len(self._timed) in {_FITTED // 8, _FITTED}:
+        if num_timed < len(self._timed) in {_FITTED // 8, _FITTED}:
             self.fit()
         self.counts["requests", ""] += 1
         if record.first_token is not None:
