@@ -147,7 +147,11 @@ def common(one: Prompt, other: Prompt) -> int:
 
 @pytest.mark.parametrize("name", LOADS)
 def test_too_much_is_promised_only_where_a_prompt_leaves_an_earlier_one(name: str) -> None:
-    """No event says that a hit ends at a checkpoint, before the block at which prompts part."""
+    """No event says that a hit ends at a checkpoint, before the block at which prompts part.
+
+    Dynamo's index credits each part of a stored chain, and an event cannot ask for the whole. A
+    place that misled before leads more prompts to a checkpoint after it, so it stays published.
+    """
     life, answers = lived(name, "usable")
     for number, (promised, prompt) in enumerate(
         zip(answers.num_promised, life.prompts, strict=True)
