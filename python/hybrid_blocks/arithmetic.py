@@ -11,6 +11,17 @@ def needs_more(total: int, first: int, most: int) -> bool:
     return 1 + ceil_div(total - first, most) > ceil_div(total, most)
 
 
+def prompts_outweigh(num_prompts: int, num_waiting: int, num_running: int) -> bool:
+    """Whether prompts gain more by a shorter step than they lose by requests that generate.
+
+    Shorter steps let these end sooner, and the prompts that follow them join a longer queue. Of
+    the running requests, ``num_prompts`` are computed in the step; each ends sooner for sure, and
+    counts twice.
+    """
+    num_generating = num_running - num_prompts
+    return num_prompts > 0 and 2 * num_prompts + num_waiting >= num_generating
+
+
 def round_up(value: int, multiple: int) -> int:
     """Smallest multiple of ``multiple`` not below ``value``."""
     return ceil_div(value, multiple) * multiple

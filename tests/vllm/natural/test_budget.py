@@ -39,7 +39,23 @@ def natural() -> Iterator[None]:
 def test_a_prompt_that_is_cut_starts_if_it_ends_sooner(
     lengths: tuple[int, ...], threshold: int, first: tuple[int, ...]
 ) -> None:
-    scheduler: Any = scheduler_over(
+    scheduler = scheduler_of()
+    scheduler.scheduler_config.long_prefill_token_threshold = threshold
+    assert chunks_of(scheduler, lengths) == first
+
+
+@pytest.mark.parametrize(("num_generating", "first"), [(3, (32, 0)), (4, (32, 16))])
+def test_a_prompt_that_is_cut_starts_where_most_requests_generate(
+    num_generating: int, first: tuple[int, ...]
+) -> None:
+    scheduler = scheduler_of()
+    chunks_of(scheduler, (BLOCK,) * num_generating, 10)
+    assert len(scheduler.running) == num_generating
+    assert chunks_of(scheduler, (32, 32)) == first
+
+
+def scheduler_of() -> Any:
+    return scheduler_over(
         MIXES["full-state-inside"].config(Level.NATURAL),
         num_requests=8,
         max_model_len=160,
@@ -47,16 +63,20 @@ def test_a_prompt_that_is_cut_starts_if_it_ends_sooner(
         hash_block_size=BLOCK,
         scheduler_cls=Scheduler,
     )
-    scheduler.scheduler_config.long_prefill_token_threshold = threshold
-    for number, length in enumerate(lengths):
+
+
+def chunks_of(scheduler: Any, lengths: tuple[int, ...], base: int = 0) -> tuple[int, ...]:
+    """Add prompts of these lengths and schedule a step; return their chunks."""
+    names = [str(base + number) for number in range(len(lengths))]
+    for name, length in zip(names, lengths, strict=True):
         scheduler.add_request(
             Request(
-                request_id=str(number),
-                prompt_token_ids=[100 * number + at for at in range(length)],
+                request_id=name,
+                prompt_token_ids=[100 * int(name) + at for at in range(length)],
                 sampling_params=SamplingParams(max_tokens=3, ignore_eos=True),
                 pooling_params=None,
                 block_hasher=make_hasher(BLOCK),
             )
         )
     chunks = scheduler.schedule().num_scheduled_tokens
-    assert tuple(chunks.get(str(number), 0) for number in range(len(lengths))) == first
+    return tuple(chunks.get(name, 0) for name in names)

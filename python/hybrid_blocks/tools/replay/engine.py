@@ -7,7 +7,7 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.arithmetic import needs_more
+from hybrid_blocks.arithmetic import needs_more, prompts_outweigh
 from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.replay.cache import Cache, LiveBytes
 from hybrid_blocks.tools.replay.clock import Arrivals, Timeline
@@ -368,7 +368,10 @@ class VirtualEngine:
 
     def _computes_prompts(self) -> bool:
         """Return whether a running request has more to compute than its next token."""
-        return bool((self._batch.known - self._batch.computed > 1).any())
+        return self._num_computing() > 0
+
+    def _num_computing(self) -> int:
+        return int((self._batch.known - self._batch.computed > 1).sum())
 
     def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
         left = state.known - matched
@@ -380,7 +383,9 @@ class VirtualEngine:
     def _starts_later(self, left: int, budget: int) -> bool:
         """Return whether a prompt leaves the rest of the budget, which cuts it, to those before."""
         is_cut = left > budget and needs_more(left, budget, self.config.max_num_batched_tokens)
-        return is_cut and self._computes_prompts()
+        return is_cut and prompts_outweigh(
+            self._num_computing(), len(self._waiting), len(self._batch)
+        )
 
     def _allocate(self, state: Pending, chunk: int) -> bool:
         handles, chunks = np.array([state.handle]), np.array([chunk], dtype=np.int32)

@@ -5,7 +5,7 @@ from typing import Any
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from hybrid_blocks.arithmetic import ceil_div, needs_more
+from hybrid_blocks.arithmetic import ceil_div, needs_more, prompts_outweigh
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.specs import is_state
 
@@ -45,15 +45,17 @@ def _starts_later(scheduler: Any, request: Request, num_left: int, num_new: int)
     """Return whether a prompt leaves the rest of a budget, which cuts it, to those before it.
 
     Prompts of this step end sooner without its first tokens, and it ends no later by starting in
-    the next one.
+    the next one. Prompts have to outweigh the requests that generate.
     """
     if num_new >= num_left or request.status is RequestStatus.RUNNING:
         return False
     threshold = scheduler.scheduler_config.long_prefill_token_threshold
     most = min(scheduler.max_num_scheduled_tokens, threshold or num_left)
-    return needs_more(num_left, num_new, most) and any(
-        other.num_computed_tokens + 1 < other.num_tokens for other in scheduler.running
-    )
+    if not needs_more(num_left, num_new, most):
+        return False
+    num_prompts = sum(it.num_computed_tokens + 1 < it.num_tokens for it in scheduler.running)
+    num_running, _ = scheduler.get_request_counts()
+    return prompts_outweigh(num_prompts, len(scheduler.waiting), num_running)
 
 
 def _handle_blocked(self: Any, request: Request) -> bool:
