@@ -25,10 +25,7 @@ MOST_BLOCKS = 2**24
 MOST_OF_A_FEATURE = 1024
 GPU_STEP_MS = 10.0
 """A model's step, to tell how much of the scheduler's step it hides."""
-FEATURES = (
-    "images, grammar (every fourth request), connector (nothing to load), logprobs:N, loras:N, "
-    "dcp:N (ranks of decode context parallelism)"
-)
+FEATURES = "images, grammar (every fourth request), connector, logprobs:N, loras:N, dcp:N"
 
 
 def profile_command(  # noqa: PLR0917 - typer reads the options from the signature

@@ -117,7 +117,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = False,
     manager: Annotated[
         list[ManagerName] | None,
-        typer.Option(help="Block manager; give it again to put several side by side."),
+        typer.Option(help="Block manager; several stand side by side."),
     ] = None,
     host: Annotated[
         str | None,
@@ -140,7 +140,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         str | None,
         typer.Option(
             metavar="CARD|RECORD",
-            help="Card whose time passes, H100-80GB, or recorded traffic that it is fitted to.",
+            help="Card whose time passes, H100-80GB, or recorded traffic.",
         ),
     ] = None,
     slo: Annotated[
