@@ -246,6 +246,16 @@ def test_a_manager_that_differs_leaves_level_pool_and_is_named(
     assert "and has a new parameter budget;" in f"{record.getMessage()};".replace(". ", ";")
 
 
+@pytest.mark.usefixtures("notes")
+def test_level_natural_is_compared_where_a_lower_level_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HYBRID_BLOCKS", "manager")
+    attach.register()
+    granted = levels.grant(Level.NATURAL)
+    assert (granted.level is Level.NATURAL) == INSTALLED.reaches(Tier.NATURAL)
+
+
 def test_a_pool_that_differs_switches_the_package_off(
     monkeypatch: pytest.MonkeyPatch, notes: Notes
 ) -> None:

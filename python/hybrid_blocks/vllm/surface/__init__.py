@@ -98,6 +98,8 @@ def _callables(surface: Surface, but: Collection[str]) -> Iterator[tuple[str, st
             if (tier := surface.tier_of_callable(owner, name)) not in but:
                 yield tier, difference
     for owner in surface.closed():
+        if surface.tier_of_owner(owner) in but:
+            continue
         known = surface.recorded["callables"][owner]
         for name, value in vars(_find(owner) or object).items():
             if isinstance(value, FunctionType) and not name.startswith("__") and name not in known:
