@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import vllm.config
 from configurations import configuration, write
-from hybrid_blocks.offload import environment, same_bytes
+from hybrid_blocks.offload import same_bytes
 from hybrid_blocks.offload.canonical import UnwritableError
 from hybrid_blocks.offload.identity import identity_of
 from sorted_fields import COUNT, ENVIRONMENT, NOT_OF_AN_ENGINE
@@ -63,9 +63,9 @@ def test_every_field_of_vllms_configuration_is_sorted() -> None:
 def test_every_environment_variable_of_vllm_is_sorted() -> None:
     count = {f"VLLM_{name}" for name in ENVIRONMENT.split()}
     names = set(envs.environment_variables)
-    assert count & environment.left_out() == set()
-    assert sorted(names - count - environment.left_out()) == [], (
-        "sort them into sorted_fields.py or environment.py"
+    assert count & same_bytes.variables_left_out() == set()
+    assert sorted(names - count - same_bytes.variables_left_out()) == [], (
+        "sort them into sorted_fields.py or same_bytes.toml"
     )
 
 
@@ -163,5 +163,7 @@ def test_environment_variables_change_the_digest_unless_they_are_left_out(
     known = dict(envs.environment_variables)
     for name, read in known.items():
         monkeypatch.setitem(envs.environment_variables, name, lambda: "another")
-        assert (identity_of(config).digest != before) == (name not in environment.left_out()), name
+        assert (identity_of(config).digest != before) == (
+            name not in same_bytes.variables_left_out()
+        ), name
         monkeypatch.setitem(envs.environment_variables, name, read)

@@ -14,7 +14,6 @@ from vllm.platforms import current_platform
 
 from hybrid_blocks.offload import model_files, same_bytes
 from hybrid_blocks.offload.canonical import Unknown, UnwritableError, Writer
-from hybrid_blocks.offload.environment import environment
 
 if TYPE_CHECKING:
     from vllm.config import LoadConfig, ModelConfig, SpeculativeConfig, VllmConfig
@@ -75,7 +74,7 @@ def identity_of(config: "VllmConfig") -> Identity:
     has_processors = model.multimodal_config is not None
     parts = {
         "config": config,
-        "environment": environment(),
+        "environment": same_bytes.environment(),
         # GPUs of one kind differ in the value that the bits of an 8-bit float stand for.
         "fp8": [str(current_platform.fp8_dtype()), current_platform.is_fp8_fnuz()],
         "seed": None if is_read else model.seed,

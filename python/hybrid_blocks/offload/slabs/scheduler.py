@@ -14,10 +14,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import _c
 from vllm.v1.kv_offload.base import GPULoadStoreSpec, OffloadKey, ScheduleEndContext
 
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.slabs.events import kv_events
+from hybrid_blocks.offload.slabs.reports import kv_events, note_transfers
 from hybrid_blocks.offload.slabs.requests import Held, Job
 from hybrid_blocks.offload.slabs.sources import Pin, Sources
-from hybrid_blocks.offload.slabs.transfers import note_transfers
 from hybrid_blocks.vllm.specs import is_state
 
 if TYPE_CHECKING:
