@@ -130,19 +130,23 @@ def handed_over(count: int, arguments: argparse.Namespace) -> int:
 
 def hand_over(count: int, groups: str, ending: str) -> None:
     """Record requests in this process."""
+    from hybrid_blocks.recording.content import Content  # noqa: PLC0415
     from hybrid_blocks.recording.recorder import Finished, Recorder  # noqa: PLC0415
 
     size = BLOCK_TOKENS[groups]
+    is_hashed = groups == "full"
     # Each request has hashes of its own: repeated ones would pack to nothing.
-    num_blocks = (PROMPT + ANSWER) // size
+    num_blocks = (PROMPT + ANSWER) // size if is_hashed else 0
     draw = Random(0)
     drawn = [[draw.randbytes(32) for _ in range(num_blocks)] for _ in range(MANY)]
+    tokens = [[number, *range(1, PROMPT + ANSWER)] for number in range(MANY)]
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder, f"traffic{ending}"), 1 << 30)
         for number, hashes in enumerate(drawn[:count]):
             times = (number + 0.25, number + 0.5, number + 7.25)
             request = (float(number), size, PROMPT, ANSWER, SHARED, hashes, None, None, 0, False)
-            recorder.put(Finished(*request, *times))
+            content = None if is_hashed else Content(tokens[number], PROMPT + ANSWER)
+            recorder.put(Finished(*request, *times, content))
         recorder.close()
 
 

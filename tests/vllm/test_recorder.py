@@ -2,14 +2,23 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hybrid_blocks import metrics
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.recording.recorder import MAX_WAITING, OF_PROCESS, Finished, Recorder
+from hybrid_blocks.recording.recorder import (
+    MAX_WAITING,
+    MAX_WAITING_TOKENS,
+    OF_PROCESS,
+    Finished,
+    Recorder,
+)
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.tools.profile.loop import Loop
 from hybrid_blocks.tools.profile.workload import Settings
@@ -20,6 +29,8 @@ from hybrid_blocks.vllm import recorder
 from hybrid_blocks.vllm.level import Level
 from hybrid_blocks.vllm.scheduler import one_call as batched
 from installed import installed
+from vllm.lora.request import LoRARequest
+from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request
@@ -166,6 +177,114 @@ def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -
     assert found[2] == found[3]
     unequal = [set(found[number]) for number in (0, 2, 4)]
     assert len(set.union(*unequal)) == 9
+
+
+LARGE = SimpleNamespace(hash_block_size=528)
+TOKENS = list(range(100))
+
+
+def large(
+    id_: str,
+    *,
+    salt: str | None = None,
+    adapter: str | None = None,
+    images: tuple[tuple[str, int, int], ...] = (),
+    embeds: bool = False,
+) -> Request:
+    """A request of 100 tokens in an engine whose blocks are larger."""
+    return Request(
+        id_,
+        None if embeds else TOKENS,
+        SamplingParams(max_tokens=1),
+        None,
+        prompt_embeds=torch.zeros(100, 2) if embeds else None,
+        cache_salt=salt,
+        lora_request=LoRARequest(adapter, 1, f"/adapters/{adapter}") if adapter else None,
+        mm_features=[
+            MultiModalFeatureSpec(
+                data=None,
+                modality="image",
+                identifier=name,
+                mm_position=PlaceholderRange(offset=first, length=length),
+            )
+            for name, first, length in images
+        ],
+        block_hasher=make_hasher(528),
+    )
+
+
+def noted(path: Path, *requests: Request) -> list[list[str]]:
+    """The digests that the recorder writes of requests."""
+    for request in requests:
+        recorder._record(LARGE, request)
+    recorder.uninstall()
+    assert {line["block_tokens"] for line in lines(path)} == {16}
+    return [split_digests(line["blocks"]) for line in lines(path)]
+
+
+def test_blocks_of_16_tokens_are_recorded_where_the_engines_are_larger(recording: Path) -> None:
+    plain, again, theirs, ours, adapted, other, salted = noted(
+        recording,
+        large("plain"),
+        large("again"),
+        large("theirs", salt="theirs"),
+        large("ours", salt="ours"),
+        large("adapted", adapter="one"),
+        large("other", adapter="two"),
+        large("salted", adapter="one", salt="ours"),
+    )
+    assert len(plain) == 6
+    assert plain == again
+    apart = [plain, theirs, ours, adapted, other, salted]
+    assert len({digest for digests in apart for digest in digests}) == 6 * len(apart)
+
+
+def test_images_part_the_blocks_from_the_first_that_holds_them(recording: Path) -> None:
+    one, same, another, moved, longer = noted(
+        recording,
+        large("one", images=(("cat", 40, 20),)),
+        large("same", images=(("cat", 40, 20),)),
+        large("another", images=(("dog", 40, 20),)),
+        large("moved", images=(("cat", 41, 20),)),
+        large("longer", images=(("cat", 40, 20), ("dog", 70, 30))),
+    )
+    assert one == same
+
+    def num_shared(other: list[str]) -> int:
+        return sum(one == two for one, two in zip(one, other, strict=True))
+
+    assert [num_shared(it) for it in (another, moved, longer)] == [2, 2, 4]
+
+
+def test_prompts_of_embeddings_keep_the_engines_digests() -> None:
+    request = large("embeds", embeds=True)
+    assert recorder._noted(LARGE, request).content is None
+    assert recorder._noted(LARGE, large("tokens")).content is not None
+    assert recorder._noted(SimpleNamespace(hash_block_size=16), large("small")).content is None
+
+
+@pytest.mark.usefixtures("recording")
+def test_an_error_of_the_thread_that_hashes_never_reaches_the_engine() -> None:
+    request = large("broken")
+    request._all_token_ids[3] = "no number"  # type: ignore[call-overload]
+    recorder._record(LARGE, request)
+    (one,) = OF_PROCESS
+    assert one is not None
+    one._thread.join(10)
+    assert one._has_failed
+    recorder._record(LARGE, large("later"))
+    assert one.num_dropped == 2
+
+
+def test_tokens_that_wait_for_the_file_are_bounded(recording: Path) -> None:
+    one = Recorder(recording, 1 << 30)
+    one.close()
+    few = recorder._noted(LARGE, large("few"))
+    assert few.content is not None
+    many = few._replace(content=replace(few.content, num_tokens=MAX_WAITING_TOKENS))
+    one.put(many)
+    one.put(few)
+    assert one.num_dropped == 1
 
 
 @pytest.mark.parametrize("name", ["_noted", "_scheduled", "_recorder"])

@@ -1,12 +1,13 @@
 """A shadow of a recorded scheduler of vLLM finds of each request what that scheduler found."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hybrid_blocks.model import load_model
 from hybrid_blocks.recording.recorder import BEGAN
 from hybrid_blocks.tools.cli.shadow import make_replays
@@ -16,8 +17,9 @@ from hybrid_blocks.tools.replay import EngineConfig, VllmOptions, model_cache
 from hybrid_blocks.tools.replay.managers.vllm_adapter import BlockSizes, make_groups
 from hybrid_blocks.tools.shadow.follow import Follower
 from hybrid_blocks.tools.shadow.publish import run
-from hybrid_blocks.tools.shadow.shadow import Shadow
+from hybrid_blocks.tools.shadow.shadow import Counts, Shadow
 from hybrid_blocks.tools.trace import Trace
+from hybrid_blocks.tools.trace.recorded import parse, split_digests
 from hybrid_blocks.vllm import install, recorder
 from hybrid_blocks.vllm.level import Level
 from loads import generate
@@ -76,28 +78,29 @@ def live(level: Level, trace: Trace) -> None:
                 engine.step()
 
 
-@pytest.fixture(params=[Level.OFF, Level.NATURAL])
-def level(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Level]:
-    level: Level = request.param
-    monkeypatch.setenv("HYBRID_BLOCKS", level)
-    monkeypatch.setenv(recorder.VARIABLE, str(tmp_path / "traffic.jsonl.zst"))
-    recorder.install()
-    if level is not Level.OFF:
-        install.install(level)
-    yield level
-    install.uninstall()
-    recorder.uninstall()
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Level], Path]:
+    """Serve the same requests at a level; return the record."""
+
+    def served(level: Level) -> Path:
+        path = tmp_path / f"{level}.jsonl.zst"
+        monkeypatch.setenv("HYBRID_BLOCKS", level)
+        monkeypatch.setenv(recorder.VARIABLE, str(path))
+        recorder.install()
+        try:
+            if level is not Level.OFF:
+                install.install(level)
+            live(level, generate("conversations", 2, NUM_REQUESTS))
+        finally:
+            install.uninstall()
+            recorder.uninstall()
+        return path
+
+    return served
 
 
-def test_the_replay_of_the_engines_level_finds_what_the_engine_found(
-    level: Level, tmp_path: Path
-) -> None:
-    trace = generate("conversations", 2, NUM_REQUESTS)
-    live(level, trace)
-    recorder.uninstall()
-    install.uninstall()
+def shadowed(path: Path, own: str, said: list[str]) -> Counts:
+    """Follow a record to its end."""
     config = EngineConfig(
         max_num_seqs=AT_ONCE,
         max_num_batched_tokens=BUDGET,
@@ -106,14 +109,57 @@ def test_the_replay_of_the_engines_level_finds_what_the_engine_found(
         prefill_checkpoint_alignment=None,
     )
     cache = model_cache(MODEL, MEMORY, DEPLOYMENT)
+    shadow = Shadow(
+        partial(make_replays, cache, config, VllmOptions()),
+        own,
+        said.append,
+        is_fitted=False,
+        block_tokens=cache.geometry.hash_block_size,
+    )
+    with closing(Follower(path)) as follower:
+        run(shadow, follower, None, {}, once=True)
+    return shadow.counts
+
+
+def structure(path: Path) -> list[list[int]]:
+    """Number the digests of a record as they first appear, by the time of arrival."""
+    lines = sorted(map(parse, read_lines(path)), key=lambda line: line.arrival)
+    assert {line.block_tokens for line in lines} == {16}
+    numbers: dict[str, int] = {}
+    return [
+        [numbers.setdefault(it, len(numbers)) for it in split_digests(line.blocks)]
+        for line in lines
+    ]
+
+
+def read_lines(path: Path) -> list[bytes]:
+    with zstandard.open(path) as file:
+        return list(file.read().splitlines())
+
+
+@pytest.mark.parametrize("level", [Level.OFF, Level.NATURAL])
+def test_the_replay_of_the_engines_level_finds_what_the_engine_found(
+    record: Callable[[Level], Path], level: Level
+) -> None:
     said: list[str] = []
     own = "natural" if level is Level.NATURAL else "vllm"
-    shadow = Shadow(
-        partial(make_replays, cache, config, VllmOptions()), own, said.append, is_fitted=False
-    )
-    with closing(Follower(tmp_path / "traffic.jsonl.zst")) as follower:
-        run(shadow, follower, None, {}, once=True)
-    counts = shadow.counts
+    counts = shadowed(record(level), own, said)
     assert counts["compared", ""] == NUM_REQUESTS, said
     assert counts["found_tokens", "engine"] > 0
     assert counts["differing", ""] == 0, said
+
+
+def test_a_record_of_large_blocks_tells_what_level_natural_would_find(
+    record: Callable[[Level], Path],
+) -> None:
+    assert planned_for(Level.OFF)[1] > 16
+    said: list[str] = []
+    off, natural = record(Level.OFF), record(Level.NATURAL)
+    assert structure(off) == structure(natural)
+    told = shadowed(off, "vllm", said)
+    assert (
+        told["found_tokens", "natural"]
+        == shadowed(natural, "natural", said)["found_tokens", "engine"]
+    )
+    assert told["found_tokens", "natural"] > told["found_tokens", "engine"] > 0
+    assert not [line for line in said if "tells apart" in line]

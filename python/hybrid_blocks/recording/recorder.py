@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from hybrid_blocks import _core
+from hybrid_blocks.recording.content import BLOCK_TOKENS, Content
 from hybrid_blocks.recording.record_file import FLUSHED_EVERY_S, RecordFile, split
 
 logger = logging.getLogger("vllm.hybrid_blocks")
 
 MAX_WAITING: Final = 4096
+MAX_WAITING_TOKENS: Final = 1 << 24
+"""Tokens whose digests the thread that writes has yet to compute, in about 600 MiB."""
 KEY_BYTES: Final = 16
 
 DIGEST_CHARACTERS: Final = 12
@@ -48,6 +51,15 @@ class Finished(NamedTuple):
     scheduled: float | None = None
     first_token: float | None = None
     finished: float | None = None
+    content: Content | None = None
+    """What is hashed in blocks of 16 tokens, in place of ``hashes``."""
+
+    def hashed(self) -> "Finished":
+        """Return it with the digests that the file gets."""
+        if self.content is None:
+            return self
+        hashes = self.content.digests()
+        return self._replace(block_tokens=BLOCK_TOKENS, hashes=hashes, content=None)
 
 
 class Recorder:
@@ -68,6 +80,8 @@ class Recorder:
         self._largest_file = largest_file
         self.num_dropped = self._num_reported = 0
         self._has_failed = False
+        # Each of the two threads writes one of these counts, so that neither needs a lock.
+        self._tokens_put = self._tokens_hashed = 0
         self._at_hand: list[Finished] = []
         self._waiting: queue.SimpleQueue[Finished | None] = queue.SimpleQueue()
         self._is_closing = threading.Event()
@@ -78,7 +92,11 @@ class Recorder:
 
     def put(self, finished: Finished) -> None:
         """Take a request; return at once."""
-        if not self._has_failed and self._waiting.qsize() < MAX_WAITING:
+        num_tokens = finished.content.num_tokens if finished.content else 0
+        waiting = self._tokens_put - self._tokens_hashed
+        has_room = self._waiting.qsize() < MAX_WAITING and waiting < MAX_WAITING_TOKENS
+        if has_room and not self._has_failed:
+            self._tokens_put += num_tokens
             self._waiting.put(finished)
         else:
             self.num_dropped += 1
@@ -135,6 +153,9 @@ class Recorder:
     def _write_all(self) -> None:
         for batch in self._batches():
             self._at_hand = batch
+            for place, finished in enumerate(batch):
+                batch[place] = finished.hashed()
+                self._tokens_hashed += finished.content.num_tokens if finished.content else 0
             while self._at_hand:
                 num = self._num_fitting(self._at_hand)
                 self._file.write(self._lines.encode(self._at_hand[:num]))

@@ -16,6 +16,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.recording.content import BLOCK_TOKENS, Content
 from hybrid_blocks.recording.record_file import split
 from hybrid_blocks.recording.recorder import OF_PROCESS, Finished, Recorder
 from hybrid_blocks.units import human, parse_memory
@@ -154,4 +155,20 @@ def _noted(scheduler: Any, request: Any) -> Finished:
         scheduled=scheduled,
         first_token=first_token,
         finished=time(),
+        content=_content(request) if scheduler.hash_block_size > BLOCK_TOKENS else None,
+    )
+
+
+def _content(request: Any) -> Content | None:
+    """Return what smaller blocks than the engine's hold; None where embeddings make a prompt."""
+    if request.prompt_embeds is not None:
+        return None
+    lora, salt = request.lora_request, request.cache_salt
+    places = ((it.identifier, it.mm_position) for it in request.mm_features)
+    # The list is not copied: a finished request's tokens never change.
+    return Content(
+        tokens=request._all_token_ids,
+        num_tokens=request.num_tokens,
+        owner=(lora and lora.name, lora and lora.lora_path, salt) if lora or salt else (),
+        images=[(name, place.offset, place.length) for name, place in places],
     )
