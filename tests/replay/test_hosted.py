@@ -85,7 +85,7 @@ def test_a_request_finds_in_host_memory_what_a_large_device_would_hold(model: st
     else:
         assert hits(hosted) == hits(on_device(large))
     assert sum(hits(hosted)[DISTINCT:]) > 0.8 * trace.prompt_tokens[DISTINCT:].sum()
-    assert sum(hits(on_device(small))) < 0.2 * sum(hits(hosted))
+    assert sum(hits(on_device(small))) < 0.3 * sum(hits(hosted))
     manager.check_integrity()
 
 

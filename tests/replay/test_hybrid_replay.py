@@ -210,7 +210,7 @@ def test_checkpoints_in_fewer_bytes_stay_until_their_conversations_come_back() -
         for kept in ("full", "bf16", "int8")
     ]
     assert hits[1] > 2 * hits[0] > 0
-    assert hits[2] > 4 * hits[0]
+    assert hits[2] > 3 * hits[0]
 
 
 @pytest.mark.vllm

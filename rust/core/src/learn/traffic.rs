@@ -167,15 +167,14 @@ impl Traffic {
     /// The tokens that the attention of one token, instead of a checkpoint's bytes, would save.
     ///
     /// Running requests may leave so little memory that what is cached is gone before they end. A checkpoint
-    /// saves something only if it outlives its request, so that its bytes have to save more by as much. And
-    /// where nothing lasts, nothing is hit late: bytes save there what they save in the mean.
+    /// saves something only if it outlives its request, so that its bytes have to save more by as much.
     ///
-    /// Conversations that come back and find next to nothing have no late hit either, be it because each of their
-    /// requests leaves several checkpoints.
+    /// Where nothing lasts, nothing is hit late, be it because each request leaves several checkpoints. So far as
+    /// earlier turns are evicted before the next one finds them, bytes save what they save in the mean.
     fn price(&self) -> f64 {
-        let loses_turns = self.window == 0 && self.savings.loses_turns();
-        let lost = if loses_turns { 1.0 } else { 1.0 - self.survival };
-        let least = lost * self.savings.mean();
+        let evicts_states = self.window == 0 && self.pressure.now() > 0.0;
+        let unfound = if evicts_states { self.savings.lost() } else { 0.0 };
+        let least = unfound.max(1.0 - self.survival) * self.savings.mean();
         self.pressure.price().max(least) / self.survival.max(LEAST_SURVIVAL)
     }
 

@@ -27,9 +27,6 @@ pub(super) struct Savings {
 /// Then their earlier turns, recognized without their content, say better where they continue.
 const LOW_HIT_SHARE: f64 = 1.0 / 12.0;
 
-/// Conversations lose much if what they miss of their earlier turns is more than this share of all prompts.
-const HIGH_MISS_SHARE: f64 = 0.4;
-
 /// Prompts find most of what they repeat if that is more than this many times what they miss of earlier turns.
 const DOMINANCE: f64 = 3.0;
 
@@ -83,9 +80,9 @@ impl Savings {
         self.found > self.missed
     }
 
-    /// Whether conversations come back, and find next to nothing of what their earlier turns computed.
-    pub(super) fn loses_turns(&self) -> bool {
-        self.finds_little() && self.missed > HIGH_MISS_SHARE * self.prompt
+    /// The share of what earlier turns computed that prompts do not find; all of it before they find any.
+    pub(super) fn lost(&self) -> f64 {
+        1.0 - self.found / (self.found + self.missed).max(1.0)
     }
 
     /// Whether requests save more time by a checkpoint that lasts than they lose by its room.
@@ -119,6 +116,15 @@ mod tests {
         (0..31).for_each(|_| kept.add(Savings { saved: 0.0, ..one }));
         assert_eq!((kept.saved, kept.bytes), (32.5, 63.5));
         assert!((kept.mean() - 32.5 / 63.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn all_is_lost_before_anything_is_found() {
+        let lost = |found, missed| Savings { found, missed, ..Savings::default() }.lost();
+        assert_eq!(
+            [lost(0.0, 0.0), lost(0.0, 9.0), lost(6.0, 2.0), lost(6.0, 0.0)],
+            [1.0, 1.0, 0.25, 0.0]
+        );
     }
 
     #[test]

@@ -198,6 +198,7 @@ fn where_requests_outlive_what_is_cached_few_checkpoints_are_left() {
     let mut serve = |num_requests: u32, lives: f64| {
         for _ in 0..num_requests {
             let plan = traffic.plan(&policy, prompt);
+            traffic.savings.found += 16.0;
             traffic.pressure.on_evicted(lives * 0.25, 0.25);
             traffic.on_end(&plan, 0, 640, plan.lengths.as_slice());
         }
@@ -281,7 +282,7 @@ fn where_little_is_found_an_earlier_request_teaches_though_all_of_it_is_gone() {
 }
 
 #[test]
-fn bytes_are_dear_where_conversations_come_back_and_find_nothing() {
+fn bytes_are_as_dear_as_the_share_of_earlier_turns_that_is_not_found() {
     let class = PromptClass::default();
     let author = Author { num_tokens: 6_000, class, ..Author::default() };
     // All that is left behind lasts longer than its request, and nothing is hit late.
@@ -297,9 +298,10 @@ fn bytes_are_dear_where_conversations_come_back_and_find_nothing() {
         }
         traffic.price()
     };
-    assert!(price(true, 0) > 0.0);
-    assert!(price(false, 0) <= 0.0, "these prompts are new");
-    assert!(price(true, 1_000) <= 0.0, "a sixth is found");
+    assert!(price(true, 0) > price(true, 1_000));
+    assert!(price(true, 1_000) > price(true, 5_000));
+    assert!(price(true, 6_000) <= 0.0, "all is found");
+    assert!(price(false, 0) > 0.0, "what new prompts leave is never found");
 }
 
 /// Attention beside windows of 4 tokens, in 39 slabs of 2 blocks of 2 tokens each.
