@@ -208,7 +208,7 @@ def _seconds(loop: "Loop", steps: int) -> float:
 
 def _slow_down(factor: float) -> None:
     """Lengthen the recorder's times as valgrind lengthens steps: it wakes up as often a step."""
-    from hybrid_blocks.tools.trace import record_file, recorder  # noqa: PLC0415
+    from hybrid_blocks.recording import record_file, recorder  # noqa: PLC0415
 
     for module, name in (
         (recorder, "_GATHERED_S"),
