@@ -9,7 +9,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.recording.record_file import ENDINGS, RecordFile
 from hybrid_blocks.tools.shadow.follow import Follower, Piece
 from hybrid_blocks.tools.trace.recorded import Record
-from shadow.written import text
+from written import text
 
 
 def line(number: int) -> Record:

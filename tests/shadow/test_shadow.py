@@ -17,7 +17,7 @@ from hybrid_blocks.tools.shadow.engine import Request
 from hybrid_blocks.tools.shadow.shadow import Shadow
 from hybrid_blocks.tools.trace.recorded import Record, split_digests
 from loads import small
-from shadow.written import BLOCK, digests, engines, followed, recorded, shadow_of, text
+from written import BLOCK, digests, engines, followed, recorded, shadow_of, text
 
 NUM_REQUESTS = 600
 LONGEST_S = 5.0
