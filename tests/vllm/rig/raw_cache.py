@@ -8,7 +8,8 @@ from hybrid_blocks.vllm.pool import CachedBlocks, Key
 
 def show() -> None:
     """Let this package's map have such a dictionary."""
-    CachedBlocks._cache = property(lambda cached: RawCache(cached._blocks, cached))
+    made = property(lambda cached: RawCache(cached._blocks, cached))
+    CachedBlocks._cache = made  # type: ignore[attr-defined]
 
 
 class RawCache(MutableMapping[Key, Block | dict[int, Block]]):
