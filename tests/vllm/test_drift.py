@@ -53,7 +53,6 @@ def parts_of(pool: VllmBlockPool) -> dict[str, Any]:
     return {
         "pool": pool,
         "queue": pool.free_block_queue,
-        "map": pool.cached_block_hash_to_block,
         "block": pool.blocks[0],
     }
 
