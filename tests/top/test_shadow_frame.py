@@ -4,6 +4,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+from hybrid_blocks.metrics import Sample
 from hybrid_blocks.tools.shadow.publish import _samples, _text
 from hybrid_blocks.tools.top.frame import View, frame
 from hybrid_blocks.tools.top.read import Reading, parse
@@ -44,3 +45,12 @@ def test_a_frame_shows_the_engine_and_both_replays() -> None:
         "natural found 80.0% first token 0.25 s at once 15 preempted 0/s",
         "vllm found 60.5% at once 12 preempted 2/s",
     ]
+
+
+def test_a_model_of_any_name_is_one_label() -> None:
+    sample = Sample("shadow_requests", "Requests.", "counter", {"replay": "vllm"}, 1)
+    name = 'a "folder" of\\models\n'
+    (line,) = (
+        it for it in _text(iter([sample]), {"model_name": name}).splitlines() if it[0] != "#"
+    )
+    assert r'model_name="a \"folder\" of\\models\n"' in line

@@ -105,9 +105,16 @@ def _text(samples: Iterator[Sample], labels: Mapping[str, str]) -> str:
         if name != said:
             lines += [f"# HELP {name} {it.documentation}", f"# TYPE {name} {it.kind}"]
             said = name
-        inside = ",".join(f'{key}="{value}"' for key, value in {**labels, **it.labels}.items())
+        inside = ",".join(
+            f'{key}="{_escaped(value)}"' for key, value in {**labels, **it.labels}.items()
+        )
         lines.append(f"{name}{{{inside}}} {it.value}")
     return "\n".join([*lines, ""])
+
+
+def _escaped(label: str) -> str:
+    """Escape a label's value as Prometheus's text format asks."""
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 class Page(ThreadingHTTPServer):
