@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.doctor.features import Features, check_model, parse_speculative
 from hybrid_blocks.tools.read.speculative import WITHOUT_LAYERS
@@ -71,8 +72,21 @@ def each_once(option: str, values: Sequence[T]) -> Sequence[T]:
     return values
 
 
-Option = Annotated[
+Speculative = Annotated[
     str | None, typer.Option("--speculative", help="Method and draft tokens of a step: mtp:2.")
+]
+KvCacheDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bf16 or fp8.")]
+TensorParallel = Annotated[
+    int, typer.Option("--tp", "--tensor-parallel-size", min=1, help="Tensor parallel size.")
+]
+MaxNumSeqs = Annotated[
+    int, typer.Option("--max-num-seqs", min=1, max=MOST_RUNNING, help="Most running requests.")
+]
+MaxNumBatchedTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-num-batched-tokens", min=1, max=MOST, help="Most tokens computed in one step."
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.terminal import make_console
-from hybrid_blocks.tools.cli.options import Given, Option, drafted
+from hybrid_blocks.tools.cli.options import Given, Speculative, drafted
 from hybrid_blocks.tools.cli.output import (
     STDOUT,
     Files,
@@ -65,7 +65,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     ] = None,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens of one step.")] = 8192,
     max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = 256,
-    speculative: Option = None,
+    speculative: Speculative = None,
     mamba_cache_mode: Annotated[
         str, typer.Option(help="align with prefix caching, none without.")
     ] = "align",

@@ -8,7 +8,7 @@ import typer
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.terminal import make_console, print_table
-from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Option, each_once
+from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Speculative, each_once
 from hybrid_blocks.tools.cli.output import STDOUT, fail, refuse_same_file, to_write, write_json
 from hybrid_blocks.tools.doctor.environment import need_vllm
 from hybrid_blocks.tools.doctor.features import parse_speculative
@@ -82,7 +82,7 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
     warmup_steps: Annotated[
         int, typer.Option(min=1, max=MOST, help="Steps before those that are timed.")
     ] = DEFAULTS.warmup_steps,
-    speculative: Option = None,
+    speculative: Speculative = None,
     beside: Annotated[
         str | None,
         typer.Option("--with", metavar="NAME[:N],…", help=f"Features of requests: {FEATURES}."),

@@ -8,7 +8,15 @@ import typer
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Option, finite
+from hybrid_blocks.tools.cli.options import (
+    Given,
+    KvCacheDtype,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
+    Speculative,
+    TensorParallel,
+    finite,
+)
 from hybrid_blocks.tools.cli.output import Files, fail, refuse_same_file, to_page, to_write
 from hybrid_blocks.tools.cli.replay_asked import (
     DEFAULT_MODEL,
@@ -62,11 +70,9 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             min=1, max=MOST, help="Tokens of an attention block, and between checkpoints."
         ),
     ] = None,
-    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
-    tp: Annotated[
-        int, typer.Option("--tp", "--tensor-parallel-size", min=1, help="Tensor parallel size.")
-    ] = 1,
-    speculative: Option = None,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    tp: TensorParallel = 1,
+    speculative: Speculative = None,
     placement: Annotated[
         str,
         typer.Option(
@@ -100,12 +106,8 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="As of vLLM; dense keeps all, best shows which finds most.",
         ),
     ] = "0",
-    max_num_seqs: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNNING, help="Most running requests.")
-    ] = 256,
-    max_num_batched_tokens: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Most tokens computed in one step.")
-    ] = 8192,
+    max_num_seqs: MaxNumSeqs = 256,
+    max_num_batched_tokens: MaxNumBatchedTokens = 8192,
     watermark: Annotated[
         float, typer.Option(help="Share of the pool that an admission leaves free.")
     ] = 0.01,

@@ -12,7 +12,13 @@ import typer
 
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import MOST
-from hybrid_blocks.tools.cli.options import MOST_RUNNING, Option
+from hybrid_blocks.tools.cli.options import (
+    KvCacheDtype,
+    MaxNumBatchedTokens,
+    MaxNumSeqs,
+    Speculative,
+    TensorParallel,
+)
 from hybrid_blocks.tools.cli.output import fail
 from hybrid_blocks.tools.cli.replay_asked import (
     planned_cache,
@@ -56,11 +62,9 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
     block_size: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Tokens of a block.")
     ] = None,
-    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bf16 or fp8.")] = "auto",
-    tp: Annotated[
-        int, typer.Option("--tp", "--tensor-parallel-size", min=1, help="Tensor parallel size.")
-    ] = 1,
-    speculative: Option = None,
+    kv_cache_dtype: KvCacheDtype = "auto",
+    tp: TensorParallel = 1,
+    speculative: Speculative = None,
     retention: Annotated[
         str,
         typer.Option(
@@ -70,12 +74,8 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="As of replay.",
         ),
     ] = "0",
-    max_num_seqs: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNNING, help="Most running requests.")
-    ] = 256,
-    max_num_batched_tokens: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Most tokens computed in one step.")
-    ] = 8192,
+    max_num_seqs: MaxNumSeqs = 256,
+    max_num_batched_tokens: MaxNumBatchedTokens = 8192,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of /metrics.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Stop at the end of FILE.")] = False,
 ) -> None:
