@@ -132,32 +132,8 @@ SEVERAL_GAUGES: Final = {name: it for name, it in _SEVERAL.items() if it.kind ==
 SEVERAL: Final = tuple(_SEVERAL.values())
 """All of them."""
 
-
-SHADOW_PREFIX: Final = "hybrid_blocks_shadow_"
-_REPLAY: Final = ("replay",)
-SHADOW_COUNTERS: Final = {
-    name: Figure(f"{SHADOW_PREFIX}{name}_total", "counter", text, labels)
-    for name, text, labels in (
-        ("requests", "Requests of the record.", ()),
-        ("left_out", "Those that were skipped, late, or found unseen blocks.", ("reason",)),
-        ("prompt_tokens", "Prompt tokens of compared requests.", ()),
-        ("found_tokens", "Prompt tokens found.", _REPLAY),
-        ("differing_tokens", "Prompt tokens by which the engine's own replay differs.", ()),
-        ("preemptions", "Preemptions.", _REPLAY),
-        ("first_tokens", "First tokens.", _REPLAY),
-        ("first_token_seconds", "Seconds from arrivals to first tokens.", _REPLAY),
-    )
-}
-"""By the name between prefix and ``_total``."""
-SHADOW_GAUGES: Final = {
-    "running": Figure(
-        f"{SHADOW_PREFIX}running", "gauge", "Most requests at once in a minute.", _REPLAY
-    ),
-    "behind_seconds": Figure(
-        f"{SHADOW_PREFIX}behind_seconds", "gauge", "Recorded seconds not replayed yet."
-    ),
-}
-"""By the name after the prefix."""
-
-SHADOW: Final = (*SHADOW_COUNTERS.values(), *SHADOW_GAUGES.values())
+_SHADOW: Final = _figures("hybrid_blocks_shadow_")
+SHADOW_COUNTERS: Final = {name: it for name, it in _SHADOW.items() if it.kind == "counter"}
+SHADOW_GAUGES: Final = {name: it for name, it in _SHADOW.items() if it.kind == "gauge"}
+SHADOW: Final = tuple(_SHADOW.values())
 """All of them."""

@@ -23,13 +23,18 @@ class Variable(msgspec.Struct, frozen=True):
         """Return the value in an environment; empty is the default, as without the variable."""
         return environment.get(self.name) or self.default
 
+    @property
+    def choices(self) -> list[str]:
+        """The values, where they are a list of words."""
+        return self.values.split(", ")
+
     def choice(self) -> str:
         """Return the value that this process has, one of ``values``.
 
         Raises ``InvalidArgumentError`` for another one.
         """
         value = self.value()
-        if value not in self.values.split(", "):
+        if value not in self.choices:
             raise InvalidArgumentError(f"{self.name}={value!r} is no choice; use {self.values}")
         return value
 

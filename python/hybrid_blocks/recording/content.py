@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.hashing import block_hasher
 
 BLOCK_TOKENS: Final = 16
@@ -38,7 +39,7 @@ class Content:
             return None
         held: dict[int, list[tuple[str, int]]] = {}
         for name, first, length in self.images:
-            for block in range(first // BLOCK_TOKENS, -(-(first + length) // BLOCK_TOKENS)):
+            for block in range(first // BLOCK_TOKENS, ceil_div(first + length, BLOCK_TOKENS)):
                 held.setdefault(block, []).append((name, first - block * BLOCK_TOKENS))
         num_blocks = self.num_tokens // BLOCK_TOKENS
         return [(repr(held[it]),) if it in held else None for it in range(num_blocks)]

@@ -52,7 +52,7 @@ class Finished(NamedTuple):
     first_token: float | None = None
     finished: float | None = None
     content: Content | None = None
-    """What is hashed in blocks of 16 tokens, in place of ``hashes``."""
+    """The tokens to hash in blocks of 16, in place of ``hashes``."""
 
     def hashed(self) -> "Finished":
         """Return it with the digests that the file gets."""

@@ -81,7 +81,7 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
 ) -> None:
     """Replay the traffic that an engine records, as vLLM and as level natural, while it runs."""
     try:
-        if level not in LEVEL.values.split(", "):
+        if level not in LEVEL.choices:
             raise ReplayError(f"--level {level!r} is none of {LEVEL.values}")
         record, card = record_or_card(clock, None)
         config = EngineConfig(

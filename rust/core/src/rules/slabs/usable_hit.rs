@@ -14,7 +14,7 @@ use crate::store::Store;
 
 impl<S: Store> KvCacheManager<S> {
     /// The longest cached prefix of at most `limit` tokens with which the request can come to its end.
-    /// Its checkpoints are planned by that; [`ComputedBlocks::num_uncached`] is 0 unless one of them
+    /// The hit decides the plan of checkpoints. [`ComputedBlocks::num_uncached`] is 0 unless one of them
     /// is where attention blocks go on to without states.
     ///
     /// # Errors
