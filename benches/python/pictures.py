@@ -156,7 +156,7 @@ def engine(folder: Path) -> None:
     steps.set_xlabel(f"requests running; make bench-engine, {newest.stem[:10]}", fontsize=7.5)
     steps.set_title("Thousand tokens a second, by a card's step", loc="left", fontsize=10)
     steps.legend(frameon=False, fontsize=7.5)
-    clock = [row for row in rows if row["part"] == "clock"]
+    clock = [row for row in rows if row["part"] == "clock" and "running" in row]
     most = max(row["running"] for row in clock)
     for shift, (side, color, label) in zip((-0.2, 0.2), sides, strict=True):
         speeds = {
@@ -168,6 +168,7 @@ def engine(folder: Path) -> None:
         bars = cards.bar(places, list(speeds.values()), width=0.4, color=color, label=label)
         cards.bar_label(bars, fmt="{:.3g}", fontsize=8)
         cards.set_xticks(range(len(speeds)), [wrapped(it) for it in speeds], fontsize=7.5)
+    cards.margins(y=0.1)
     cards.set_yticks([])
     cards.spines["left"].set_visible(False)
     cards.set_title(f"The same by measured kernels, {most:,} running", loc="left", fontsize=10)
