@@ -32,16 +32,24 @@ class _Known:
 
     @property
     def modules(self) -> dict[str, ModuleType]:
-        for name, module in list(sys.modules.items()):
+        # A swap reads this for each name that it sets: the search is only for new modules.
+        if self._seen != sys.modules:
+            self._look()
+        return self._holders
+
+    def _look(self) -> None:
+        loaded = dict(sys.modules)
+        for name, module in loaded.items():
             if self._seen.get(name) is not module:
-                self._seen[name] = module
                 self._holders.pop(name, None)
                 namespace = getattr(module, "__dict__", None) or {}
                 if name.startswith(_ALWAYS) or not self._names.isdisjoint(
                     map(id, namespace.values())
                 ):
                     self._holders[name] = module
-        return {name: one for name, one in self._holders.items() if sys.modules.get(name) is one}
+        for name in self._seen.keys() - loaded:
+            self._holders.pop(name, None)
+        self._seen = loaded
 
 
 def _of_planning() -> tuple[tuple[Any, Any], ...]:
