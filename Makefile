@@ -501,7 +501,7 @@ test-arm: $(LIGHT) debug-builds $(ARM)/root/usr/bin/python3 ## Emulated: hashes,
 	$(UV) pip install --quiet --target $(ARM)/site --python-platform aarch64-manylinux_2_28 --only-binary :all: \
 	  --python-version $${version#python} --reinstall-package hybrid-blocks \
 	  build/dist/*_aarch64.whl pytest pytest-timeout pytest-asyncio hypothesis cbor2 xxhash
-	ARM_PYTHON='$(ARM_PYTHON)' $(IN_LIGHT) $(call pytest-in,$(VENV)) --without-vllm tests/offload/on_arm.py
+	ARM_PYTHON='$(ARM_PYTHON)' $(IN_LIGHT) $(call pytest-in,$(VENV)) -W 'ignore:hybrid_blocks was built' --without-vllm tests/offload/on_arm.py
 	HYPOTHESIS_PROFILE=short $(ARM_PYTHON) -m pytest -p no:cacheprovider --without-vllm $(ON_ARM) $(WHICH) $(ARGS)
 
 rehearse: $(UV) ## Check build/dist, list hashes and parts, and install by hash without a compiler
