@@ -12,6 +12,7 @@ import pytest
 import torch
 from hybrid_blocks import metrics
 from hybrid_blocks.errors import InvalidArgumentError
+from hybrid_blocks.recording.record_file import engines_of
 from hybrid_blocks.recording.recorder import (
     MAX_WAITING,
     MAX_WAITING_TOKENS,
@@ -179,7 +180,7 @@ def test_a_guess_is_confirmed_without_a_salt_and_not_with_one(recording: Path) -
     assert len(set.union(*unequal)) == 9
 
 
-LARGE = SimpleNamespace(hash_block_size=528)
+LARGE = SimpleNamespace(hash_block_size=528, parallel_config=SimpleNamespace(data_parallel_index=0))
 TOKENS = list(range(100))
 
 
@@ -261,6 +262,21 @@ def test_prompts_of_embeddings_keep_the_engines_digests() -> None:
     assert recorder._noted(LARGE, request).content is None
     assert recorder._noted(LARGE, large("tokens")).content is not None
     assert recorder._noted(SimpleNamespace(hash_block_size=16), large("small")).content is None
+
+
+def test_each_data_parallel_engine_has_a_file_of_its_own(recording: Path) -> None:
+    third = SimpleNamespace(
+        hash_block_size=528, parallel_config=SimpleNamespace(data_parallel_index=2)
+    )
+    for scheduler in (LARGE, third, third):
+        recorder._record(scheduler, large("one"))
+        (one,) = OF_PROCESS
+        assert one is not None
+        one.close()
+        OF_PROCESS.clear()
+    names = {file.name for file in recording.parent.iterdir()}
+    assert names == {"traffic.jsonl", "traffic.engine2.jsonl", "traffic.engine2.1.jsonl"}
+    assert engines_of(recording) == {0, 2}
 
 
 @pytest.mark.usefixtures("recording")

@@ -100,6 +100,24 @@ def _new_packer(ending: str) -> _Packer | None:
     return None
 
 
+def of_engine(path: Path, engine: int) -> Path:
+    """Return the file of one of several data-parallel engines; the first has the name itself.
+
+    Raises ``InvalidArgumentError`` as `split`.
+    """
+    stem, ending = split(path)
+    return path.with_name(f"{stem}.engine{engine}{ending}") if engine else path
+
+
+def engines_of(path: Path) -> set[int]:
+    """Return the numbers of the engines that have files, the first included."""
+    stem, ending = split(path)
+    begin = f"{stem}.engine"
+    names = (it.name for it in path.parent.iterdir() if it.name.endswith(ending))
+    numbers = (it.removeprefix(begin).partition(".")[0] for it in names if it.startswith(begin))
+    return {0, *(int(it) for it in numbers if it.isascii() and it.isdecimal())}
+
+
 def split(path: Path) -> tuple[str, str]:
     """Return the name and its ending.
 

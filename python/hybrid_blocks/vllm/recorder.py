@@ -17,7 +17,7 @@ from vllm.v1.request import Request, RequestStatus
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.recording.content import BLOCK_TOKENS, Content
-from hybrid_blocks.recording.record_file import split
+from hybrid_blocks.recording.record_file import of_engine, split
 from hybrid_blocks.recording.recorder import OF_PROCESS, Finished, Recorder
 from hybrid_blocks.units import human, parse_memory
 
@@ -69,18 +69,20 @@ def _largest_file() -> int:
         raise InvalidArgumentError(f"{LARGEST_FILE}={value!r}: {error}") from None
 
 
-def _recorder() -> Recorder | None:
+def _recorder(scheduler: Any) -> Recorder | None:
     # Only the process that schedules has finished requests, so that it alone makes a file.
     if not OF_PROCESS:
         try:
-            OF_PROCESS.append(Recorder(_path(), _largest_file()))
+            engine = getattr(scheduler.parallel_config, "data_parallel_index", 0)
+            recorder = Recorder(of_engine(_path(), engine), _largest_file())
         except OSError as error:
             logger.warning("hybrid_blocks records no traffic: %s", error)
             OF_PROCESS.append(None)
             return None
+        OF_PROCESS.append(recorder)
         logger.info(
             "hybrid_blocks records finished requests, without prompts, to %s; at most %s a file",
-            _path(),
+            recorder.path,
             human(_largest_file()),
         )
     return OF_PROCESS[0]
@@ -117,7 +119,7 @@ def _free_request(self: Any, request: Any, *arguments: Any, **options: Any) -> A
 def _record(scheduler: Any, request: Any) -> None:
     """Note a finished request. No error here stops the engine."""
     try:
-        if recorder := _recorder():
+        if recorder := _recorder(scheduler):
             recorder.put(_noted(scheduler, request))
     except Exception as error:  # noqa: BLE001
         _stop(error)
