@@ -249,7 +249,7 @@ SHADOW = Row(
             {
                 "requests": _shadow("requests"),
                 "{{reason}}": _shadow("left_out"),
-                "behind": total(SHADOW_GAUGES["behind_seconds"].name),
+                "behind": f"max({selected(SHADOW_GAUGES['behind_seconds'].name)})",
             },
         ),
     ],

@@ -2,11 +2,16 @@
 
 import os
 from collections.abc import Callable, Iterator
+from errno import ENOSPC
+from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.recording.record_file import ENDINGS, RecordFile
+from hybrid_blocks.recording.recorder import BEGAN, Finished, Recorder
+from hybrid_blocks.tools.cli.shadow import say
 from hybrid_blocks.tools.shadow.follow import Follower, Piece
 from hybrid_blocks.tools.trace.recorded import Record
 from written import text
@@ -119,6 +124,55 @@ def test_an_engine_killed_in_a_line_leaves_it_out_and_its_successor_is_read(
     numbers, begun, remarks = read(follower)
     assert (numbers, begun) == ([5], ["traffic.1.jsonl"])
     assert remarks == ["the last line of the file before has no end"]
+
+
+class _FullDisk:
+    """Takes some bytes more."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self._file, self._room = file, room
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data[: self._room])
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError(ENOSPC, "No space left on device")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def test_a_disk_that_was_full_ends_a_file_and_the_restarted_engines_is_read(
+    follow: Follow, path: Path
+) -> None:
+    finished = Finished(BEGAN, 16, 20, 1, 0, [bytes(32)], None, None, 0, False)
+    follower = follow(path)
+    counts = []
+    for room in (2000, 1 << 20):
+        recorder = Recorder(path, 1 << 20)
+        recorder._file._raw = _FullDisk(recorder._file._raw, room)  # type: ignore[assignment]
+        for _ in range(50):
+            recorder.put(finished)
+        recorder.close()
+        numbers, (begun,), remarks = read(follower)
+        assert numbers == list(range(len(numbers)))
+        assert begun == recorder.path.name
+        counts.append(len(numbers))
+    assert 0 < counts[0] < counts[1] == 50
+    assert remarks == ["the last line of the file before has no end"]
+
+
+def test_a_full_disk_behind_the_output_ends_no_shadow(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("wb", 0) as full:
+        monkeypatch.setattr("sys.stdout", TextIOWrapper(full, write_through=True))  # type: ignore[type-var]
+        with pytest.raises(OSError, match="No space"):
+            print("a line", flush=True)
+        say("a line")
+    reads, writes = os.pipe()
+    os.close(reads)
+    monkeypatch.setattr("sys.stdout", os.fdopen(writes, "w"))
+    with pytest.raises(BrokenPipeError):
+        say("to nobody")
 
 
 def _truncate(path: Path) -> None:

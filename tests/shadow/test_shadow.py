@@ -2,18 +2,22 @@
 
 import gc
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations, takewhile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from hybrid_blocks.geometry.step_time import StepTime
-from hybrid_blocks.recording.record_file import ENDINGS, RecordFile
+from hybrid_blocks.recording.record_file import ENDINGS, RecordFile, of_engine
 from hybrid_blocks.tools.replay.fit import fit
+from hybrid_blocks.tools.shadow import publish
 from hybrid_blocks.tools.shadow import shadow as module
 from hybrid_blocks.tools.shadow.engine import Request
+from hybrid_blocks.tools.shadow.publish import run
 from hybrid_blocks.tools.shadow.shadow import Shadow
 from hybrid_blocks.tools.trace.recorded import Record, split_digests
 from loads import small
@@ -120,6 +124,68 @@ def test_a_rotated_file_begins_again_and_what_it_cannot_know_is_left_out(
     assert " unseen; found: engine " in said[-1]
 
 
+class EndedError(Exception):
+    """All that engines record was written."""
+
+
+def test_records_of_two_engines_are_followed_side_by_side(
+    path: Path, lines: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second engine comes later, is killed in a line, and begins again with an empty cache."""
+    second, again = recorded(small(1, 200)), rekeyed(recorded(small(2, 200)), 0)
+    said: list[str] = []
+    shadows = {number: shadow_of(said) for number in range(2)}
+    page: Any = SimpleNamespace(text="")
+
+    def growing() -> Iterator[None]:
+        one, two = path.open("ab", 0), path.with_name("traffic.engine1.jsonl")
+        three = two.with_name("traffic.engine1.1.jsonl")
+        for at in range(0, NUM_REQUESTS, 20):
+            one.write(text(lines[at : at + 20]))
+            if at == 200:
+                two.write_bytes(text([*second, second[0]])[:-9])
+            if at == 400:
+                three.write_bytes(text(again))
+            yield
+        one.close()
+
+    steps = growing()
+
+    def grow(_: float) -> None:
+        if next(steps, steps) is steps:
+            raise EndedError
+
+    monkeypatch.setattr(publish, "_POLL_S", 0.0)
+    monkeypatch.setattr(publish.time, "sleep", grow)
+    with pytest.raises(EndedError):
+        run(path, shadows.__getitem__, page, {}, once=False)
+    followed = [it.removeprefix(f"follows {path.parent}/") for it in said]
+    assert followed == [
+        *("traffic.jsonl", "traffic.engine1.jsonl"),
+        *("the last line of the file before has no end", "traffic.engine1.1.jsonl"),
+    ]
+    for shadow in shadows.values():
+        shadow.advance(float("inf"))
+        assert shadow.counts["differing", ""] == 0
+    assert [it.counts["compared", ""] for it in shadows.values()] == [NUM_REQUESTS, 400]
+    assert 'requests_total{engine="0"} 600\n' in page.text
+    assert 'requests_total{engine="1"} 400\n' in page.text
+
+
+def test_the_line_of_a_minute_sums_the_engines(path: Path, lines: list[Record]) -> None:
+    said: list[str] = []
+    path.write_bytes(text(lines[:100]))
+    path.with_name("traffic.engine3.jsonl").write_bytes(text(rekeyed(lines[:200], 0)))
+    engines = run(path, lambda _: shadow_of(said), once=True)
+    assert engines.keys() == {0, 3}
+    assert "requests: 300; " in said[-1]
+    assert "vllm differs from engine: 0.0% (0 of 300 requests)" in said[-1]
+    assert [it.peaks["vllm"] for it in engines.values()] == [
+        run(of_engine(path, it), lambda _: shadow_of([]), once=True)[0].peaks["vllm"]
+        for it in engines
+    ]
+
+
 def test_lines_that_the_record_lacks_are_a_gap_and_no_difference(
     path: Path, lines: list[Record]
 ) -> None:
@@ -143,7 +209,10 @@ def test_the_time_of_a_step_is_fitted_to_the_record_and_not_with_each_line(
     monkeypatch.setattr(module, "fit", noted)
     shadow = Shadow(engines, "vllm", list[str]().append, is_fitted=True)
     shadow.begin()
-    shadow.take(lines)
+    shadow.take(lines[:63])
+    shadow.fit()
+    assert fitted == []
+    shadow.take(lines[63:])
     assert fitted == [64, 64, 512, 512]
     shadow.advance(float("inf"))
     assert shadow.counts["compared", ""] == NUM_REQUESTS

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 from collections.abc import Mapping
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from hybrid_blocks.tools.replay import (
     request_limits,
 )
 from hybrid_blocks.tools.shadow.engine import LiveEngine
-from hybrid_blocks.tools.shadow.follow import Follower
 from hybrid_blocks.tools.shadow.publish import run
 from hybrid_blocks.tools.shadow.shadow import OnHit, Shadow
 from hybrid_blocks.tools.trace import Trace
@@ -93,5 +91,4 @@ def shadow_of(said: list[str]) -> Shadow:
 
 
 def followed(path: Path, shadow: Shadow) -> None:
-    with closing(Follower(path)) as follower:
-        run(shadow, follower, None, {}, once=True)
+    run(path, lambda _: shadow, once=True)

@@ -4,12 +4,13 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from hybrid_blocks.metrics import Sample
-from hybrid_blocks.tools.shadow.publish import _samples, _text
+from hybrid_blocks.tools.shadow.publish import _text
 from hybrid_blocks.tools.top.frame import View, frame
 from hybrid_blocks.tools.top.read import Reading, parse
 
-LABELS = {"model_name": "m", "engine": "0"}
+
+def engine(counts: dict[tuple[str, str], float], behind: float = 31.0, **peaks: int) -> Any:
+    return SimpleNamespace(shadow=SimpleNamespace(counts=counts, behind=behind), peaks=peaks)
 
 
 def reading(minutes: int) -> Reading:
@@ -29,8 +30,7 @@ def reading(minutes: int) -> Reading:
         ("first_token_seconds", "natural"): 150.0,
     }
     counts.update({key: value * minutes for key, value in one.items()})
-    shadow: Any = SimpleNamespace(counts=counts, behind=31.0)
-    text = _text(_samples(shadow, {"vllm": 12, "natural": 15}), LABELS)
+    text = _text({0: engine(counts, vllm=12, natural=15)}, {"model_name": "m"})
     return parse(text, 60.0 * minutes)
 
 
@@ -47,10 +47,18 @@ def test_a_frame_shows_the_engine_and_both_replays() -> None:
     ]
 
 
+def test_engines_are_labelled_summed_and_as_far_behind_as_the_last() -> None:
+    counts = {("requests", ""): 5, ("prompt_tokens", ""): 10, ("found_tokens", "engine"): 4}
+    text = _text({0: engine(counts, 7.0, vllm=1), 1: engine(counts, 9.0, vllm=2)}, {})
+    assert text.count("# TYPE hybrid_blocks_shadow_requests_total counter") == 1
+    assert 'hybrid_blocks_shadow_running{engine="1",replay="vllm"} 2' in text
+    rows = frame(View("", None, parse(text, 0.0)), 100).plain.splitlines()
+    assert " ".join(rows[2].split()) == "requests 10 9 s behind"
+    assert "found 40.0%" in rows[4]
+
+
 def test_a_model_of_any_name_is_one_label() -> None:
-    sample = Sample("shadow_requests", "Requests.", "counter", {"replay": "vllm"}, 1)
     name = 'a "folder" of\\models\n'
-    (line,) = (
-        it for it in _text(iter([sample]), {"model_name": name}).splitlines() if it[0] != "#"
-    )
+    text = _text({0: engine({("requests", ""): 1})}, {"model_name": name})
+    line = next(it for it in text.splitlines() if it[0] != "#")
     assert r'model_name="a \"folder\" of\\models\n"' in line

@@ -1,8 +1,8 @@
 """A shadow of a recorded scheduler of vLLM finds of each request what that scheduler found."""
 
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,12 @@ import pytest
 import zstandard
 from hybrid_blocks.model import load_model
 from hybrid_blocks.recording.recorder import BEGAN
-from hybrid_blocks.tools.cli.shadow import make_replays
+from hybrid_blocks.tools.cli import app
+from hybrid_blocks.tools.cli.shadow import make_replays, shadow_command
 from hybrid_blocks.tools.plan import Deployment, plan_vllm
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.tools.replay import EngineConfig, VllmOptions, model_cache
 from hybrid_blocks.tools.replay.managers.vllm_adapter import BlockSizes, make_groups
-from hybrid_blocks.tools.shadow.follow import Follower
 from hybrid_blocks.tools.shadow.publish import run
 from hybrid_blocks.tools.shadow.shadow import Counts, Shadow
 from hybrid_blocks.tools.trace import Trace
@@ -23,8 +23,11 @@ from hybrid_blocks.tools.trace.recorded import parse, split_digests
 from hybrid_blocks.vllm import install, recorder
 from hybrid_blocks.vllm.level import Level
 from loads import generate
+from msgspec.structs import replace
 from natural.engine import Engine
 from natural.served import Served
+from typer.testing import CliRunner
+from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
@@ -35,14 +38,14 @@ DEPLOYMENT = Deployment(
 )
 
 
-def planned_for(level: Level) -> tuple[Any, int]:
+def planned_for(level: Level, block_size: int | None = None) -> tuple[Any, int]:
     """The cache that an engine of a level has, and the tokens of a hash."""
-    model = load_model(MODEL)
+    model, deployment = load_model(MODEL), replace(DEPLOYMENT, block_size=block_size)
     if level is Level.NATURAL:
         config: Any = Engine(model, DEPLOYMENT, MEMORY).scheduler_config()
         return config, min(it.kv_cache_spec.block_size for it in config.kv_cache_groups)
-    plan = plan_vllm(model, MEMORY, DEPLOYMENT)
-    groups = make_groups(plan, DEPLOYMENT, None)
+    plan = plan_vllm(model, MEMORY, deployment)
+    groups = make_groups(plan, deployment, None)
     sizes = BlockSizes.of(groups, 0, None)
     config = KVCacheConfig(
         num_blocks=plan.num_blocks,
@@ -53,9 +56,9 @@ def planned_for(level: Level) -> tuple[Any, int]:
     return config, sizes.hash_block
 
 
-def live(level: Level, trace: Trace) -> None:
+def live(level: Level, trace: Trace, block_size: int | None) -> None:
     """Serve rounds of requests: in each the first alone for a step, as it arrives first."""
-    config, hash_block = planned_for(level)
+    config, hash_block = planned_for(level, block_size)
     scheduler: Any = scheduler_over(
         config,
         num_requests=AT_ONCE,
@@ -79,10 +82,10 @@ def live(level: Level, trace: Trace) -> None:
 
 
 @pytest.fixture
-def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Level], Path]:
+def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Path]:
     """Serve the same requests at a level; return the record."""
 
-    def served(level: Level) -> Path:
+    def served(level: Level, block_size: int | None = None) -> Path:
         path = tmp_path / f"{level}.jsonl.zst"
         monkeypatch.setenv("HYBRID_BLOCKS", level)
         monkeypatch.setenv(recorder.VARIABLE, str(path))
@@ -90,7 +93,7 @@ def record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Level],
         try:
             if level is not Level.OFF:
                 install.install(level)
-            live(level, generate("conversations", 2, NUM_REQUESTS))
+            live(level, generate("conversations", 2, NUM_REQUESTS), block_size)
         finally:
             install.uninstall()
             recorder.uninstall()
@@ -116,8 +119,7 @@ def shadowed(path: Path, own: str, said: list[str]) -> Counts:
         is_fitted=False,
         block_tokens=cache.geometry.hash_block_size,
     )
-    with closing(Follower(path)) as follower:
-        run(shadow, follower, None, {}, once=True)
+    run(path, lambda _: shadow, once=True)
     return shadow.counts
 
 
@@ -139,7 +141,7 @@ def read_lines(path: Path) -> list[bytes]:
 
 @pytest.mark.parametrize("level", [Level.OFF, Level.NATURAL])
 def test_the_replay_of_the_engines_level_finds_what_the_engine_found(
-    record: Callable[[Level], Path], level: Level
+    record: Callable[..., Path], level: Level
 ) -> None:
     said: list[str] = []
     own = "natural" if level is Level.NATURAL else "vllm"
@@ -149,8 +151,29 @@ def test_the_replay_of_the_engines_level_finds_what_the_engine_found(
     assert counts["differing", ""] == 0, said
 
 
+def test_the_command_replays_the_engines_own_settings(
+    record: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.nice", int)
+    size = planned_for(Level.OFF)[0].kv_cache_groups[0].kv_cache_spec.block_size
+    options = {
+        "model": MODEL,
+        "memory": str(MEMORY),
+        "level": "off",
+        "max-num-seqs": str(AT_ONCE),
+        "max-num-batched-tokens": str(BUDGET),
+        "block-size": str(2 * size),
+    }
+    command = ["shadow", str(record(Level.OFF, 2 * size)), "--once"]
+    command += [text for it in options.items() for text in (f"--{it[0]}", it[1])]
+    done = CliRunner().invoke(app, command)
+    assert f"vllm differs from engine: 0.0% (0 of {NUM_REQUESTS} requests)" in done.output
+    left_out = signature(shadow_command).parameters["watermark"].default
+    assert left_out == EngineArgs.watermark
+
+
 def test_a_record_of_large_blocks_tells_what_level_natural_would_find(
-    record: Callable[[Level], Path],
+    record: Callable[..., Path],
 ) -> None:
     assert planned_for(Level.OFF)[1] > 16
     said: list[str] = []

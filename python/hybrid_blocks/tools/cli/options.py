@@ -76,6 +76,9 @@ Speculative = Annotated[
     str | None, typer.Option("--speculative", help="Method and draft tokens of a step: mtp:2.")
 ]
 KvCacheDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bf16 or fp8.")]
+MambaSsmDtype = Annotated[
+    str, typer.Option("--mamba-ssm-dtype", "--mamba-ssm-cache-dtype", help="Recurrent state.")
+]
 TensorParallel = Annotated[
     int, typer.Option("--tp", "--tensor-parallel-size", min=1, help="Tensor parallel size.")
 ]
@@ -86,6 +89,34 @@ MaxNumBatchedTokens = Annotated[
     int,
     typer.Option(
         "--max-num-batched-tokens", min=1, max=MOST, help="Most tokens computed in one step."
+    ),
+]
+BlockSize = Annotated[
+    int | None,
+    typer.Option(
+        "--block-size",
+        min=1,
+        max=MOST,
+        help="Tokens of an attention block, and between checkpoints.",
+    ),
+]
+Retention = Annotated[
+    str,
+    typer.Option(
+        *("--retention", "--prefix-cache-retention-interval"),
+        metavar="N|dense|best",
+        help="dense keeps all, best shows which finds most.",
+    ),
+]
+Watermark = Annotated[
+    float, typer.Option("--watermark", help="Share of the pool that an admission leaves free.")
+]
+Clock = Annotated[
+    str | None,
+    typer.Option(
+        "--clock",
+        metavar="CARD|RECORD",
+        help="Card whose time passes, H100-80GB, or recorded traffic.",
     ),
 ]
 

@@ -10,7 +10,7 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.terminal import make_console
-from hybrid_blocks.tools.cli.options import Given, Speculative, drafted
+from hybrid_blocks.tools.cli.options import Given, MambaSsmDtype, Speculative, drafted
 from hybrid_blocks.tools.cli.output import (
     STDOUT,
     Files,
@@ -57,9 +57,7 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
         int, typer.Option("--pp", "--pipeline-parallel-size", help="Pipeline parallel size.")
     ] = 1,
     kv_cache_dtype: Annotated[str, typer.Option(help="As in vLLM: auto, fp8, nvfp4 ...")] = "auto",
-    mamba_ssm_dtype: Annotated[
-        str, typer.Option("--mamba-ssm-dtype", "--mamba-ssm-cache-dtype", help="Recurrent state.")
-    ] = "auto",
+    mamba_ssm_dtype: MambaSsmDtype = "auto",
     max_model_len: Annotated[
         str | None, typer.Option(help="Longest request, in tokens (32k is 32,768).")
     ] = None,

@@ -9,12 +9,16 @@ from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.model import PlanError
 from hybrid_blocks.tools.cli.options import (
+    BlockSize,
+    Clock,
     Given,
     KvCacheDtype,
     MaxNumBatchedTokens,
     MaxNumSeqs,
+    Retention,
     Speculative,
     TensorParallel,
+    Watermark,
     finite,
 )
 from hybrid_blocks.tools.cli.output import Files, fail, refuse_same_file, to_page, to_write
@@ -64,12 +68,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="Blocks in the pool, instead of a model and memory.",
         ),
     ] = None,
-    block_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST, help="Tokens of an attention block, and between checkpoints."
-        ),
-    ] = None,
+    block_size: BlockSize = None,
     kv_cache_dtype: KvCacheDtype = "auto",
     tp: TensorParallel = 1,
     speculative: Speculative = None,
@@ -97,20 +96,10 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
             help="Let clients say how sessions go on, right in this share of cases.",
         ),
     ] = None,
-    retention: Annotated[
-        str,
-        typer.Option(
-            "--retention",
-            "--prefix-cache-retention-interval",
-            metavar="N|dense|best",
-            help="As of vLLM; dense keeps all, best shows which finds most.",
-        ),
-    ] = "0",
+    retention: Retention = "0",
     max_num_seqs: MaxNumSeqs = 256,
     max_num_batched_tokens: MaxNumBatchedTokens = 8192,
-    watermark: Annotated[
-        float, typer.Option(help="Share of the pool that an admission leaves free.")
-    ] = 0.01,
+    watermark: Watermark = 0.01,
     limit: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="Replay only the first N requests.")
     ] = None,
@@ -138,13 +127,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
         int, typer.Option(min=1, max=MOST, help="Seats that take turns, with --workload seats.")
     ] = 16,
     seed: Annotated[int, typer.Option(min=0, max=MOST, help="Seed of the generated workload.")] = 0,
-    clock: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CARD|RECORD",
-            help="Card whose time passes, H100-80GB, or recorded traffic.",
-        ),
-    ] = None,
+    clock: Clock = None,
     slo: Annotated[
         str | None,
         typer.Option(metavar="TARGETS", help="Targets of --clock: ttft_p95<1s,tpot_p50<40ms."),

@@ -1,9 +1,9 @@
 """``hybrid-blocks shadow``: the traffic of a running engine, replayed as it is recorded."""
 
+import errno
 import os
 import time
 from collections.abc import Mapping
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,13 +11,17 @@ from typing import Annotated, Final
 import typer
 
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.tools.cli.options import (
+    BlockSize,
+    Clock,
     KvCacheDtype,
+    MambaSsmDtype,
     MaxNumBatchedTokens,
     MaxNumSeqs,
+    Retention,
     Speculative,
     TensorParallel,
+    Watermark,
 )
 from hybrid_blocks.tools.cli.output import fail
 from hybrid_blocks.tools.cli.replay_asked import (
@@ -38,7 +42,6 @@ from hybrid_blocks.tools.replay import (
     request_limits,
 )
 from hybrid_blocks.tools.shadow.engine import LiveEngine
-from hybrid_blocks.tools.shadow.follow import Follower
 from hybrid_blocks.tools.shadow.publish import Page, run
 from hybrid_blocks.tools.shadow.shadow import OnHit, Shadow
 from hybrid_blocks.variables import LEVEL
@@ -52,34 +55,24 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
     model: Annotated[str, typer.Option(help="Its model.")],
     memory: Annotated[str, typer.Option(help="Memory for the cache of each GPU.")],
     level: Annotated[str, typer.Option(metavar=LEVEL.values, help="Its level.")] = LEVEL.default,
-    clock: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CARD|RECORD",
-            help="As of replay; without, fitted to FILE.",
-        ),
-    ] = None,
-    block_size: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Tokens of a block.")
-    ] = None,
+    clock: Clock = None,
+    block_size: BlockSize = None,
     kv_cache_dtype: KvCacheDtype = "auto",
+    mamba_ssm_dtype: MambaSsmDtype = "auto",
     tp: TensorParallel = 1,
     speculative: Speculative = None,
-    retention: Annotated[
-        str,
-        typer.Option(
-            "--retention",
-            "--prefix-cache-retention-interval",
-            metavar="N|dense",
-            help="As of replay.",
-        ),
-    ] = "0",
+    retention: Retention = "0",
     max_num_seqs: MaxNumSeqs = 256,
     max_num_batched_tokens: MaxNumBatchedTokens = 8192,
+    watermark: Watermark = 0.0,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port of /metrics.")] = None,
+    host: Annotated[str, typer.Option(help="Address of --port; all without.")] = "",
     once: Annotated[bool, typer.Option("--once", help="Stop at the end of FILE.")] = False,
 ) -> None:
-    """Replay the traffic that an engine records, as vLLM and as level natural, while it runs."""
+    """Replay the traffic that an engine records, as vLLM and as level natural, while it runs.
+
+    Without --clock the time of a step is fitted to FILE.
+    """
     try:
         if level not in LEVEL.choices:
             raise ReplayError(f"--level {level!r} is none of {LEVEL.values}")
@@ -87,11 +80,13 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
         config = EngineConfig(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            watermark=watermark,
             reject_too_large=True,
         )
         deployment = Deployment(
             tp=tp,
             kv_cache_dtype=kv_cache_dtype,
+            mamba_ssm_dtype=mamba_ssm_dtype,
             block_size=block_size,
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=max_num_seqs,
@@ -103,23 +98,33 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
         kept = read_retention(retention)
         if isinstance(kept, str):
             raise ReplayError("--retention best: give the setting of the engine")
-        follower = Follower(file)
         need_vllm(" to replay its rules")
         allow_no_gpu()
         os.nice(NICENESS)
-        shadow = Shadow(
-            partial(make_replays, cache, config, VllmOptions(retention=kept)),
-            own="natural" if level == "natural" else "vllm",
-            say=lambda text: typer.echo(f"{time.strftime('%H:%M:%S')} {text}"),
-            is_fitted=clock is None,
-            block_tokens=cache.geometry.hash_block_size,
-        )
-        page = None if port is None else Page("", port)
-        labels = {"model_name": Path(model).name, "engine": "0"}
-        with closing(follower):
-            run(shadow, follower, page, labels, once=once)
+        options = VllmOptions(retention=kept, block_size=block_size)
+
+        def make(engine: int) -> Shadow:
+            return Shadow(
+                partial(make_replays, cache, config, options),
+                own="natural" if level == "natural" else "vllm",
+                say=lambda text: say(f"engine {engine}: {text}" if engine else text),
+                is_fitted=clock is None,
+                block_tokens=cache.geometry.hash_block_size,
+            )
+
+        page = None if port is None else Page(host, port)
+        run(file, make, page, {"model_name": Path(model).name}, once=once)
     except (HybridBlocksError, OSError) as error:
         fail(error)
+
+
+def say(text: str) -> None:
+    """Print a line with the time; a full disk behind the output loses it."""
+    try:
+        typer.echo(f"{time.strftime('%H:%M:%S')} {text}")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
 
 
 def make_replays(

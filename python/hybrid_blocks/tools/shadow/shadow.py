@@ -32,7 +32,8 @@ _MOST_WAITING_BYTES: Final = 64 << 20
 _MOST_WAITING: Final = 10_000
 """Requests of a replay whose clock is too slow for the load."""
 _FITTED: Final = 512
-"""Requests to which the time of a step is fitted."""
+_LEAST_FITTED: Final = 64
+"""Requests to which the time of a step is fitted; fewer of a busy machine tell little."""
 _MOST_ENDS: Final = 1 << 16
 _SEEN_BITS: Final = 29
 """Bits of a place in a filter of 64 MiB; a file of 1 GiB sets a quarter of them."""
@@ -140,7 +141,7 @@ class Shadow:
 
     def fit(self) -> None:
         """Fit the time of a step to the last requests, where no card's time is given."""
-        if not self._is_fitted:
+        if not self._is_fitted or len(self._timed) < _LEAST_FITTED:
             return
         for engine in self._engines.values():
             with suppress(ReplayError):
@@ -170,7 +171,7 @@ class Shadow:
         self._read_at = time.monotonic()
         num_timed = len(self._timed)
         self._timed.append(record)
-        if num_timed < len(self._timed) in {_FITTED // 8, _FITTED}:
+        if num_timed < len(self._timed) in {_LEAST_FITTED, _FITTED}:
             self.fit()
         self.counts["requests", ""] += 1
         if record.first_token is not None:

@@ -112,7 +112,7 @@ def _shadow(now: Reading, change: Change, width: int) -> Iterator[Text]:
         return change.counted(SHADOW_COUNTERS[name].name, **labels)
 
     yield Text("shadow", style=_HEADING)
-    behind = now.total(SHADOW_GAUGES["behind_seconds"].name)
+    behind = max((it.value for it in now.of(SHADOW_GAUGES["behind_seconds"].name)), default=0.0)
     requests = [f"{_number(counted('requests'))}{change.unit}", f"{_number(behind)} s behind"]
     left_out = change.by("reason", SHADOW_COUNTERS["left_out"].name)
     reasons = [f"{reason} {_number(num)}{change.unit}" for reason, num in left_out.items() if num]

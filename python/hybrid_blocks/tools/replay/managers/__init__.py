@@ -28,11 +28,13 @@ class VllmOptions:
             requests are known to resume at, vLLM's default; a number of tokens keeps more; None
             keeps all.
         match_unit: ``--prefix-match-unit``: tokens that divide a hit; None as vLLM chooses.
+        block_size: ``--block-size``; None as vLLM chooses.
         spare_calls: leave out calls of decode steps that would change nothing.
     """
 
     retention: int | None = 0
     match_unit: int | None = None
+    block_size: int | None = None
     spare_calls: bool = True
 
 
@@ -46,7 +48,7 @@ def vllm_settings(model: Model, deployment: Deployment) -> list[VllmOptions]:
 
     A unit divides a block of the model, and is smaller.
     """
-    planned = _with_vllms_blocks(deployment)
+    planned = msgspec.structs.replace(deployment, block_size=None)
     block = align.block_size(model, planned.rank(model), planned)
     units = [unit for unit in _UNITS if block > unit and block % unit == 0]
     found = [
@@ -57,20 +59,15 @@ def vllm_settings(model: Model, deployment: Deployment) -> list[VllmOptions]:
     return [*found, VllmOptions(retention=_INTERVAL)]
 
 
-def _with_vllms_blocks(deployment: Deployment) -> Deployment:
-    """Let vLLM choose its blocks, whatever ``--block-size`` is."""
-    return msgspec.structs.replace(deployment, block_size=None)
-
-
 def make_vllm(cache: Cache, config: EngineConfig, options: VllmOptions) -> "VllmReplayAdapter":
-    """Make vLLM's manager; its blocks are those that vLLM chooses, whatever ``--block-size`` is."""
+    """Make vLLM's manager; the blocks of the cache's deployment are not vLLM's."""
     if cache.model is None or cache.deployment is None:
         raise ReplayError("the vllm manager plans its own blocks: give --model and --memory")
     try:
         from hybrid_blocks.tools.replay.managers.vllm_adapter import VllmReplayAdapter  # noqa: PLC0415
     except ImportError as error:
         raise ReplayError(f"--manager vllm needs vLLM 0.33: {error}") from error
-    deployment = _with_vllms_blocks(cache.deployment)
+    deployment = msgspec.structs.replace(cache.deployment, block_size=options.block_size)
     try:
         plan = plan_vllm(cache.model, cache.memory_bytes, deployment)
     except PlanError as error:
