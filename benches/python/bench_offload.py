@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from _rows import Row, seconds, show, within
 from hybrid_blocks._core.offload import DiskStore
-from hybrid_blocks.offload.groups import Group, Groups, layout_versions
+from hybrid_blocks.offload.layout import Group, Groups, layout_versions
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
-from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.queue import Chunks, TierQueue
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import (
     OffloadingConnectorScheduler,
 )

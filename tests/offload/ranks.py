@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from hybrid_blocks.offload.codec import Codec
 from hybrid_blocks.offload.manager import HybridOffloadingManager
+from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
-from hybrid_blocks.offload.tier_queue import Chunks
-from hybrid_blocks.offload.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.tiers.codec import Codec
+from hybrid_blocks.offload.tiers.queue import Chunks
 from vllm.config import (
     CacheConfig,
     KVTransferConfig,

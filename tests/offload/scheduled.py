@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
-from hybrid_blocks.offload.groups import Group, Groups, layout_versions
+from hybrid_blocks.offload.layout import Group, Groups, layout_versions
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.rates import ComputeRate
-from hybrid_blocks.offload.tier_queue import TierQueue
-from hybrid_blocks.offload.tiers_below import TiersBelow
-from hybrid_blocks.offload.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.queue import TierQueue
+from hybrid_blocks.offload.tiers.rates import ComputeRate
 from vllm.v1.kv_offload.base import (
     Locality,
     LookupResult,

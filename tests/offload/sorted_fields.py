@@ -1,6 +1,6 @@
 """Fields of vLLM's configuration classes that count, by class. A test holds that none is missing.
 
-Those that do not are in ``offload/same_bytes.toml``. A new field belongs to one of both.
+Those that do not are in ``offload/identity/same_bytes.toml``. A new field belongs to one of both.
 """
 
 COUNT = {

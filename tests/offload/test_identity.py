@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from configurations import configuration, digest, write
-from hybrid_blocks.offload import fingerprint, spec
-from hybrid_blocks.offload.fingerprint import file_content
-from hybrid_blocks.offload.identity import identity_of, machine
+from hybrid_blocks.offload import spec
+from hybrid_blocks.offload.identity import fingerprint, identity_of, machine
+from hybrid_blocks.offload.identity.fingerprint import file_content
 from hybrid_blocks.offload.options import Options
 from hybrid_blocks.offload.region import Header
 from hybrid_blocks.offload.spec import HybridOffloadingSpec

@@ -14,13 +14,13 @@ import torch
 import transformers
 from configurations import MODEL, configuration, write
 from hub_cache import add_commit
-from hybrid_blocks.offload import fingerprint, identity, model_files, spec
-from hybrid_blocks.offload.adapters import Adapters, hold_content
-from hybrid_blocks.offload.identity import Identity, identity_of
+from hybrid_blocks.offload import identity, spec
+from hybrid_blocks.offload.identity import Identity, fingerprint, identity_of, model_files
+from hybrid_blocks.offload.identity.adapters import Adapters, hold_content
 from hybrid_blocks.offload.options import Options
 from hybrid_blocks.offload.region import Header
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
-from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.offload.tiers import TiersBelow
 from safetensors.torch import save
 from scheduled import BYTES, GROUPS
 from vllm import envs

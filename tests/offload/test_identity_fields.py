@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import vllm.config
 from configurations import configuration, write
-from hybrid_blocks.offload import same_bytes
-from hybrid_blocks.offload.canonical import UnwritableError
-from hybrid_blocks.offload.identity import identity_of
+from hybrid_blocks.offload.identity import identity_of, same_bytes
+from hybrid_blocks.offload.identity.canonical import UnwritableError
 from sorted_fields import COUNT, ENVIRONMENT, NOT_OF_AN_ENGINE
 from vllm import envs
 from vllm.config import VllmConfig

@@ -9,7 +9,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.multi.child import Child
 from hybrid_blocks.offload.multi.choice import Offer, soonest
 from hybrid_blocks.offload.multi.options import Options
-from hybrid_blocks.offload.rates import RETRY_AFTER
+from hybrid_blocks.offload.tiers.rates import RETRY_AFTER
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.metrics import OFFLOAD
-from hybrid_blocks.offload.host import ABSENT
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.metrics import HostInfo, definitions
+from hybrid_blocks.offload.manager.host import ABSENT
+from hybrid_blocks.offload.manager.metrics import HostInfo, definitions
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
-from hybrid_blocks.offload.tier_queue import Done, TierQueue
-from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.queue import Done, TierQueue
 from scheduled import (
     ATTENTION,
     BYTES,
@@ -352,7 +352,7 @@ def test_a_read_that_never_has_room_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_nobody_waits_for_room_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybrid_blocks.offload.promotions._PATIENCE", 0.2)
+    monkeypatch.setattr("hybrid_blocks.offload.manager.promotions._PATIENCE", 0.2)
     engine, first, second = two_on_disk(tmp_path)
     assert until_not_retry(engine, first, wanted(first)) == [HIT] * 9
     assert RETRY in results(engine, second, wanted(second))

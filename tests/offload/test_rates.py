@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from hybrid_blocks.metrics import OFFLOAD_PREFIX
-from hybrid_blocks.offload import promotions, rates, tier_queue, tiers_below
-from hybrid_blocks.offload.rates import RETRY_AFTER, ComputeRate, ReadRate
-from hybrid_blocks.offload.tier_queue import Chunks
+from hybrid_blocks.offload import tiers
+from hybrid_blocks.offload.manager import promotions
+from hybrid_blocks.offload.tiers import queue, rates
+from hybrid_blocks.offload.tiers.queue import Chunks
+from hybrid_blocks.offload.tiers.rates import RETRY_AFTER, ComputeRate, ReadRate
 from scheduled import TOKENS, Engine, Request, disk_at, leave, objects_at, results, wanted
 from vllm.v1.kv_offload.base import LookupResult
 
@@ -125,7 +127,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (promotions, tier_queue, tiers_below):
+    for module in (promotions, queue, tiers):
         monkeypatch.setattr(module, "time", clock)
     return clock
 

@@ -12,7 +12,7 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload import multi
 from hybrid_blocks.offload.multi import connector as module
 from hybrid_blocks.offload.multi import stats
-from hybrid_blocks.offload.rates import RETRY_AFTER
+from hybrid_blocks.offload.tiers.rates import RETRY_AFTER
 from hybrid_blocks.tools.profile.engine import Groups, NothingToLoad, scheduler_over
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.config import KVTransferConfig, VllmConfig

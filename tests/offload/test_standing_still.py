@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hybrid_blocks.metrics import OFFLOAD_GAUGES
-from hybrid_blocks.offload import tier_queue, write_back
-from hybrid_blocks.offload.host import ABSENT, PENDING, READY
-from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
+from hybrid_blocks.offload import tiers
+from hybrid_blocks.offload.manager import write_back
+from hybrid_blocks.offload.manager.host import ABSENT, PENDING, READY
+from hybrid_blocks.offload.tiers.queue import Chunks, TierQueue
 from scheduled import (
     ATTENTION,
     STATE,
@@ -110,7 +111,7 @@ def test_what_stands_still_is_said_once(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(
-        "hybrid_blocks.offload.progress.logger.warning", lambda text, *_: said.append(text)
+        "hybrid_blocks.offload.manager.progress.logger.warning", lambda text, *_: said.append(text)
     )
     engine = on_disk(tmp_path, Request("chat", 4))
     valves.append(Valve(disk_of(engine), "_load_plain"))
@@ -252,7 +253,7 @@ def test_a_transfer_that_raises_fails_and_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(tier_queue.logger, "warning", lambda text, *rest: said.append(text % rest))
+    monkeypatch.setattr(tiers.queue.logger, "warning", lambda text, *rest: said.append(text % rest))
     engine = Engine(64 * PAGE, disk_at(str(tmp_path)))
 
     def fail(_: Chunks) -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hybrid_blocks.offload import stores_before_clear
 from hybrid_blocks.offload.cpu_worker import CpuWorker
+from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
 from hybrid_blocks.offload.region import Header, Region
-from hybrid_blocks.offload.transfer import HostLoadStoreSpec
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,
 )

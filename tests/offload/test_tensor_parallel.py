@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.offload import codec
-from hybrid_blocks.offload.groups import Group, Groups, layout_versions
-from hybrid_blocks.offload.parts import Part, Structure, depth
-from hybrid_blocks.offload.structure import structure_of
+from hybrid_blocks.offload.layout import Group, Groups, layout_versions
+from hybrid_blocks.offload.layout.parts import Part, Structure, depth
+from hybrid_blocks.offload.layout.structure import structure_of
+from hybrid_blocks.offload.tiers import codec
 from ranks import GROUPS, TOKENS, Ranks
 from vllm.model_executor.layers.mamba import mamba_utils
 from vllm.v1.kv_cache_interface import MambaSpec, MLAAttentionSpec

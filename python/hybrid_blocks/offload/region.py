@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
-from hybrid_blocks.offload.parts import Structure
+from hybrid_blocks.offload.layout.parts import Structure
 from hybrid_blocks.units import human
 
 _FOLDER: Final = Path("/dev/shm")

@@ -21,20 +21,20 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
 from hybrid_blocks.offload import release
-from hybrid_blocks.offload.adapters import hold_content
-from hybrid_blocks.offload.canonical import UnwritableError
-from hybrid_blocks.offload.codec import Codec
-from hybrid_blocks.offload.groups import Groups, groups_of, layout_versions
 from hybrid_blocks.offload.identity import identity_of, machine
+from hybrid_blocks.offload.identity.adapters import hold_content
+from hybrid_blocks.offload.identity.canonical import UnwritableError
+from hybrid_blocks.offload.layout import Groups, groups_of, layout_versions
+from hybrid_blocks.offload.layout.structure import structure_of
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.metrics import HostInfo, definitions
+from hybrid_blocks.offload.manager.metrics import HostInfo, definitions
 from hybrid_blocks.offload.options import DiskOptions, Options
-from hybrid_blocks.offload.rates import ComputeRate
 from hybrid_blocks.offload.region import Header, Region
 from hybrid_blocks.offload.stores_before_clear import end_stores_first
-from hybrid_blocks.offload.structure import structure_of
-from hybrid_blocks.offload.tier_queue import TierQueue
-from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.codec import Codec
+from hybrid_blocks.offload.tiers.queue import TierQueue
+from hybrid_blocks.offload.tiers.rates import ComputeRate
 from hybrid_blocks.units import human
 
 logger = init_logger("vllm.hybrid_blocks")

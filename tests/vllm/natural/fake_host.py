@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from hybrid_blocks.offload.groups import Group, Groups
+from hybrid_blocks.offload.layout import Group, Groups
 from hybrid_blocks.offload.manager import HybridOffloadingManager
 from hybrid_blocks.offload.slabs.config import drafters_of
 from hybrid_blocks.offload.slabs.connector import SlabConnector

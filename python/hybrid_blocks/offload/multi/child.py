@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hybrid_blocks.offload.multi.choice import Offer
-from hybrid_blocks.offload.rates import RETRY_AFTER, Read, ReadRate
+from hybrid_blocks.offload.tiers.rates import RETRY_AFTER, Read, ReadRate
 
 _FAILURES_IN_A_ROW: Final = 3
 """A child rests after this number of errors in a row."""

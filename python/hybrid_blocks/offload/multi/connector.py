@@ -25,7 +25,7 @@ from hybrid_blocks.offload.multi.child import Child, Load
 from hybrid_blocks.offload.multi.choice import Offer, soonest
 from hybrid_blocks.offload.multi.loaded_bytes import LoadedBytes
 from hybrid_blocks.offload.multi.options import Options
-from hybrid_blocks.offload.rates import ComputeRate
+from hybrid_blocks.offload.tiers.rates import ComputeRate
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -6,12 +6,12 @@ from typing import Any, Final
 from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import OffloadKey
 
-from hybrid_blocks.offload.host import Host
-from hybrid_blocks.offload.promotions import Promotions
-from hybrid_blocks.offload.request import RequestState
-from hybrid_blocks.offload.tier_queue import TierQueue
-from hybrid_blocks.offload.tiers_below import TiersBelow
-from hybrid_blocks.offload.write_back import WriteBack
+from hybrid_blocks.offload.manager.host import Host
+from hybrid_blocks.offload.manager.promotions import Promotions
+from hybrid_blocks.offload.manager.request import RequestState
+from hybrid_blocks.offload.manager.write_back import WriteBack
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.queue import TierQueue
 
 logger = init_logger("vllm.hybrid_blocks")
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 
-from hybrid_blocks.offload.parts import Part, heads_of_rank
+from hybrid_blocks.offload.layout.parts import Part, heads_of_rank
 
 
 class _Split(NamedTuple):

@@ -23,17 +23,17 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import HostCache, RequestKeys
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.offload.groups import Groups
-from hybrid_blocks.offload.host import ABSENT, Host
-from hybrid_blocks.offload.lookups import Lookups
-from hybrid_blocks.offload.metrics import Counts, HostInfo
-from hybrid_blocks.offload.progress import Progress
-from hybrid_blocks.offload.promotions import Promotions
-from hybrid_blocks.offload.rates import ComputeRate
-from hybrid_blocks.offload.request import RequestState, all_keys
-from hybrid_blocks.offload.tiers_below import TiersBelow
-from hybrid_blocks.offload.transfer import HostLoadStoreSpec
-from hybrid_blocks.offload.write_back import WriteBack
+from hybrid_blocks.offload.layout import Groups
+from hybrid_blocks.offload.manager.host import ABSENT, Host
+from hybrid_blocks.offload.manager.lookups import Lookups
+from hybrid_blocks.offload.manager.metrics import Counts, HostInfo
+from hybrid_blocks.offload.manager.progress import Progress
+from hybrid_blocks.offload.manager.promotions import Promotions
+from hybrid_blocks.offload.manager.request import RequestState, all_keys
+from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.manager.write_back import WriteBack
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.rates import ComputeRate
 
 logger = init_logger("vllm.hybrid_blocks")
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from vllm.logger import init_logger
 
 from hybrid_blocks._core.offload import ChunkCodec
-from hybrid_blocks.offload.groups import Groups, group_number
+from hybrid_blocks.offload.layout import Groups, group_number
 
 if TYPE_CHECKING:
     from hybrid_blocks._core.offload import ChunkStore

@@ -16,10 +16,10 @@ from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from hybrid_blocks._core.offload import HostCache
 from hybrid_blocks.arithmetic import ceil_div
 from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES
-from hybrid_blocks.offload.groups import Groups
-from hybrid_blocks.offload.rates import ComputeRate
-from hybrid_blocks.offload.tier_queue import TierQueue
-from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.offload.layout import Groups
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.queue import TierQueue
+from hybrid_blocks.offload.tiers.rates import ComputeRate
 
 
 def definitions() -> dict[str, OffloadingMetricMetadata]:

@@ -13,8 +13,13 @@ from huggingface_hub import HfApi, ResolvedRevision, snapshot_download
 from huggingface_hub.errors import LocalEntryNotFoundError, RevisionResolutionError
 from vllm import envs
 
-from hybrid_blocks.offload.canonical import Unknown
-from hybrid_blocks.offload.fingerprint import file_content, files_content, files_of, model_content
+from hybrid_blocks.offload.identity.canonical import Unknown
+from hybrid_blocks.offload.identity.fingerprint import (
+    file_content,
+    files_content,
+    files_of,
+    model_content,
+)
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig

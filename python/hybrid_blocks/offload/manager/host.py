@@ -6,8 +6,8 @@ from dataclasses import replace
 from vllm.v1.kv_offload.base import Medium, OffloadingEvent, OffloadKey
 
 from hybrid_blocks._core.offload import HostCache
-from hybrid_blocks.offload.groups import Groups, group_number
-from hybrid_blocks.offload.metrics import Counts
+from hybrid_blocks.offload.layout import Groups, group_number
+from hybrid_blocks.offload.manager.metrics import Counts
 
 ABSENT, PENDING, READY = range(3)
 

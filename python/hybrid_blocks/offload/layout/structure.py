@@ -12,8 +12,8 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from hybrid_blocks.offload.parts import Part, Structure, heads_of_rank, opaque
-from hybrid_blocks.offload.state_parts import state_parts
+from hybrid_blocks.offload.layout.parts import Part, Structure, heads_of_rank, opaque
+from hybrid_blocks.offload.layout.state_parts import state_parts
 from hybrid_blocks.vllm.specs import is_state
 
 if TYPE_CHECKING:

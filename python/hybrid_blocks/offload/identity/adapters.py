@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from vllm.v1.core import kv_cache_utils
 
-from hybrid_blocks.offload.fingerprint import files_of, model_content
+from hybrid_blocks.offload.identity.fingerprint import files_of, model_content
 
 if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest

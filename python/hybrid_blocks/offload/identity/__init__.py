@@ -12,8 +12,8 @@ import torch
 import transformers
 from vllm.platforms import current_platform
 
-from hybrid_blocks.offload import model_files, same_bytes
-from hybrid_blocks.offload.canonical import Unknown, UnwritableError, Writer
+from hybrid_blocks.offload.identity import model_files, same_bytes
+from hybrid_blocks.offload.identity.canonical import Unknown, UnwritableError, Writer
 
 if TYPE_CHECKING:
     from vllm.config import LoadConfig, ModelConfig, SpeculativeConfig, VllmConfig

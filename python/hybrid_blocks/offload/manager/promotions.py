@@ -7,10 +7,10 @@ from typing import Any
 from vllm.v1.kv_offload.base import OffloadKey, ReqContext
 
 from hybrid_blocks._core.offload import Lookup
-from hybrid_blocks.offload.host import READY, Host
-from hybrid_blocks.offload.request import RequestState
-from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
-from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.offload.manager.host import READY, Host
+from hybrid_blocks.offload.manager.request import RequestState
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.queue import Chunks, TierQueue
 
 # Host memory that several requests may have read and pinned before they load it, as a divisor.
 _SHARE = 2

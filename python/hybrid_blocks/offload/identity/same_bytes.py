@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm import envs
 
-from hybrid_blocks.offload.canonical import UnwritableError
+from hybrid_blocks.offload.identity.canonical import UnwritableError
 
 
 @cache

@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel
 from transformers import PretrainedConfig
 
-from hybrid_blocks.offload.fingerprint import file_content, names_a_file
+from hybrid_blocks.offload.identity.fingerprint import file_content, names_a_file
 
 # Names of a place, of a library and of what is chosen beside the model: the bytes are the same.
 _NOT_THE_MODEL: Final = (

@@ -8,7 +8,7 @@ from typing import Any
 from vllm.v1.kv_offload.base import Medium, ReqContext
 
 from hybrid_blocks._core.offload import DiskStore, HostCache, Lookup, ObjectStore, RequestKeys
-from hybrid_blocks.offload.tier_queue import TierQueue
+from hybrid_blocks.offload.tiers.queue import TierQueue
 
 
 @dataclass

@@ -13,10 +13,10 @@ from vllm.v1.kv_offload.base import Locality
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import ChunkRegion
-from hybrid_blocks.offload.codec import Codec
-from hybrid_blocks.offload.groups import group_number
-from hybrid_blocks.offload.rates import Read, ReadRate
-from hybrid_blocks.offload.workers import Workers
+from hybrid_blocks.offload.layout import group_number
+from hybrid_blocks.offload.tiers.codec import Codec
+from hybrid_blocks.offload.tiers.rates import Read, ReadRate
+from hybrid_blocks.offload.tiers.workers import Workers
 
 if TYPE_CHECKING:
     from hybrid_blocks._core.offload import ChunkStore

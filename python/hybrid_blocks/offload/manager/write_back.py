@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hybrid_blocks._core.offload import DiskStore
-from hybrid_blocks.offload.host import PENDING, READY, Host
-from hybrid_blocks.offload.tier_queue import Chunks, TierQueue
-from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.offload.manager.host import PENDING, READY, Host
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.queue import Chunks, TierQueue
 
 # Host memory that may be pinned for writes at a time, as a divisor.
 _SHARE: Final = 4

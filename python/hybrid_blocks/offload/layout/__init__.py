@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hybrid_blocks._core.offload import ChunkCodec
-from hybrid_blocks.offload.parts import Part, Structure, opaque
+from hybrid_blocks.offload.layout.parts import Part, Structure, opaque
 
 if TYPE_CHECKING:
     from vllm.v1.kv_offload.config import OffloadingConfig

@@ -3,12 +3,12 @@
 from vllm.v1.kv_offload.base import LookupResult, OffloadKey, ReqContext, get_offload_group_idx
 
 from hybrid_blocks._core.offload import Lookup
-from hybrid_blocks.offload.groups import Groups
-from hybrid_blocks.offload.host import ABSENT, PENDING, Host
-from hybrid_blocks.offload.promotions import Promotions
-from hybrid_blocks.offload.rates import ComputeRate
-from hybrid_blocks.offload.request import RequestState
-from hybrid_blocks.offload.tiers_below import TiersBelow
+from hybrid_blocks.offload.layout import Groups
+from hybrid_blocks.offload.manager.host import ABSENT, PENDING, Host
+from hybrid_blocks.offload.manager.promotions import Promotions
+from hybrid_blocks.offload.manager.request import RequestState
+from hybrid_blocks.offload.tiers import TiersBelow
+from hybrid_blocks.offload.tiers.rates import ComputeRate
 
 _RESULTS = (LookupResult.MISS, LookupResult.HIT_PENDING, LookupResult.HIT)
 
