@@ -1,6 +1,6 @@
 """The kinds of layer groups: which tokens each still reads, and how many blocks hold them.
 
-The rules are the core's, in ``rust/core/src/group/kind/rules.rs``. Planner, replay and verifier ask
+The rules are the core's (``rust/core/src/group/kind/needed.rs``). Planner, replay and verifier ask
 here.
 """
 

@@ -1,6 +1,6 @@
 //! The table of kinds, a row each.
 
-mod rules;
+mod needed;
 #[cfg(test)]
 mod tests;
 mod text;
