@@ -3,14 +3,15 @@
 ``make test-dashboard`` runs this; ``PROMETHEUS`` names the program.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
 from board import ASKED, FOUND, OF_VLLM, WAITING, board
 from grafana import VARIABLES, expressions
 from hybrid_blocks import metrics as figures
-from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES, Sample
+from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES, Figure, Sample
 from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE, EngineCollector, Publisher
 from ports import HOST
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
@@ -19,6 +20,25 @@ from prometheus_client.registry import Collector
 from scraper import answers, scraping
 
 ENGINE = {"model_name": "hybrid", "engine": "0"}
+CHOICES = {
+    "owner": ("attention", "states", "free"),
+    "pool": ("states",),
+    "state": ("live", "cached"),
+    "part": tuple(figures.PARTS),
+    "place": figures.PLACES,
+    "reason": figures.DROPS,
+    "ended_by": figures.ENDS,
+    "replay": ("natural", "vllm"),
+}
+"""Values of labels."""
+
+
+def samples(figures_of: Iterable[Figure], count: int) -> Iterator[Sample]:
+    """Yield a value of each figure with each choice of its labels: ``count``, or 9 of a gauge."""
+    for figure in figures_of:
+        for chosen in product(*(CHOICES[label] for label in figure.labels)):
+            labels = dict(zip(figure.labels, chosen, strict=True))
+            yield figure.sample(count if figure.kind == "counter" else 9, **labels)
 
 
 class Engine(Collector):
@@ -39,18 +59,8 @@ class Engine(Collector):
         yield from self._shown.collect()
 
     def _samples(self) -> list[Sample]:
-        count = self._scrapes
-        return [
-            *(figures.SLABS.sample(9, owner=owner) for owner in ("attention", "states", "free")),
-            *(figures.BLOCKS.sample(5, pool="states", state=one) for one in ("live", "cached")),
-            *(figures.CHECKPOINTS_WRITTEN.sample(count, place=one) for one in figures.PLACES),
-            *(figures.CHECKPOINTS_DROPPED.sample(count, reason=one) for one in figures.DROPS),
-            *(figures.HITS.sample(count, ended_by=one) for one in figures.ENDS),
-            figures.FORKS.sample(count),
-            figures.HITS_SHORTENED.sample(count),
-            figures.SLAB_STEALS.sample(count),
-            figures.RECORD_DROPPED.sample(count),
-        ]
+        changing = (it for it in (*figures.ENGINE, *figures.SHADOW) if it != figures.INFO)
+        return list(samples(changing, self._scrapes))
 
 
 class Others(Collector):

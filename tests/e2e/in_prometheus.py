@@ -14,12 +14,23 @@ import models
 import pytest
 from board import board
 from grafana import expressions
+from hybrid_blocks import metrics as figures
 from scraper import answers, scraping
 from server import Server, serve
 from traffic import PREFIX, client, complete
 
 MEMORY = ("--kv-cache-memory-bytes", str(6 * 2**20), "--max-num-batched-tokens", "256")
 CHATS = 12
+ABSENT = (
+    *(figures.HELD_SLABS, figures.HELD_REFUSED, figures.STALLED_SLABS, figures.STALLED_READS),
+    *(figures.RECORD_DROPPED, *figures.SHADOW),
+)
+"""Figures of prefill and decode apart, of a record, and of its replay: this engine has none."""
+QUERIES = [
+    query
+    for query in expressions(board())
+    if not any(f"{figure.name}{{" in query for figure in ABSENT)
+]
 
 
 def offload(folder: Path) -> str:
@@ -62,7 +73,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             load.join()
 
 
-@pytest.mark.parametrize("query", list(expressions(board())))
+@pytest.mark.parametrize("query", QUERIES)
 def test_no_query_is_empty(prometheus: str, query: str) -> None:
     found = answers(prometheus, query)
     assert found, query

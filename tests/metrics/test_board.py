@@ -9,6 +9,8 @@ import pytest
 from board import FILE, OF_VLLM, board
 from grafana import VARIABLES, expressions
 from hybrid_blocks.metrics import ENGINE, OFFLOAD, SHADOW
+from hybrid_blocks.vllm.metrics import FOLDER_VARIABLE
+from test_in_prometheus import Engine, Others
 
 BOARD = board()
 FIGURES = {figure.name: figure for figure in (*ENGINE, *OFFLOAD, *SHADOW)}
@@ -49,6 +51,15 @@ def test_a_query_takes_rates_of_counters_alone(expression: str) -> None:
 def test_every_figure_is_on_the_board() -> None:
     shown = {name for expression in expressions(BOARD) for name in metrics(expression)}
     assert FIGURES.keys() <= shown
+
+
+def test_the_engine_that_prometheus_scrapes_has_every_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    shown = [*Engine(tmp_path).collect(), *Others().collect()]
+    samples = {sample.name for family in shown for sample in family.samples}
+    assert {*FIGURES, *OF_VLLM} <= samples
 
 
 def test_variables_and_tag_are_those_of_vllms_boards() -> None:
