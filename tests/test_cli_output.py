@@ -12,7 +12,7 @@ import typer
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.cli import app, replay
 from hybrid_blocks.tools.cli.options import Given
-from hybrid_blocks.tools.cli.output import STDOUT, fail, write_json
+from hybrid_blocks.tools.cli.output import STDOUT, print_error, write_json
 from hybrid_blocks.tools.doctor import environment
 from typer.testing import CliRunner
 
@@ -92,9 +92,7 @@ def test_a_file_in_a_folder_that_is_missing_is_refused_first(
 
 
 def test_an_error_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as exit_:
-        fail(ValueError("no trace [red]:x:[/red]"))
-    assert exit_.value.exit_code == 2
+    print_error(ValueError("no trace [red]:x:[/red]"))
     assert capsys.readouterr().err == "error: no trace [red]:x:[/red]\n"
 
 
@@ -110,7 +108,8 @@ def test_options_count_as_given_only_on_the_command_line() -> None:
         try:
             given.refuse(*given.all_but("name"), why="beside nothing")
         except InvalidArgumentError as error:
-            fail(error)
+            print_error(error)
+            raise typer.Exit(2) from None
 
     def run(*arguments: str) -> tuple[int, str]:
         result = CliRunner().invoke(command, list(arguments))

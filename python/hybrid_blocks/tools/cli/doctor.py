@@ -7,11 +7,9 @@ import typer
 from msgspec.structs import replace
 
 from hybrid_blocks._core import build_info
-from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.terminal import grid, make_console, print_table
 from hybrid_blocks.tools.cli.doctor_reach import print_reach
 from hybrid_blocks.tools.cli.options import Given
-from hybrid_blocks.tools.cli.output import fail
 from hybrid_blocks.tools.cli.words import pasted
 from hybrid_blocks.tools.doctor.packages import EXTRAS, kernels_by, rows
 from hybrid_blocks.tools.read.features import read_features
@@ -42,25 +40,20 @@ def doctor(
     exit code is 3.
     """
     given, words = Given(context), pasted(context)
-    try:
-        if words is None and model is None:
-            given.refuse(
-                *given.all_but("model"),
-                why="without --model: say of which model's engine, for example --model Qwen3.5-27B",
-            )
-            _print_installation()
-            return
-        if words is None:
-            variables = (LEVEL.name, PARTITION)
-            assignments = [
-                f"{name}={os.environ[name]}" for name in variables if os.environ.get(name)
-            ]
-            words, model = [*assignments, "vllm", "serve", str(model)], None
-        asked = read_features(words, model)
-        features = replace(asked.features, images=images, logprobs=logprobs)
-        print_reach(replace(asked, features=features), parse_memory(memory))
-    except HybridBlocksError as error:
-        fail(error)
+    if words is None and model is None:
+        given.refuse(
+            *given.all_but("model"),
+            why="without --model: say of which model's engine, for example --model Qwen3.5-27B",
+        )
+        _print_installation()
+        return
+    if words is None:
+        variables = (LEVEL.name, PARTITION)
+        assignments = [f"{name}={os.environ[name]}" for name in variables if os.environ.get(name)]
+        words, model = [*assignments, "vllm", "serve", str(model)], None
+    asked = read_features(words, model)
+    features = replace(asked.features, images=images, logprobs=logprobs)
+    print_reach(replace(asked, features=features), parse_memory(memory))
 
 
 def _print_installation() -> None:

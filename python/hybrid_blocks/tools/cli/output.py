@@ -4,7 +4,7 @@ import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import typer
 
@@ -127,9 +127,3 @@ def _in_short(text: str) -> str:
 def warn(text: str) -> None:
     """Say what a user may not have meant, beside what a command prints."""
     typer.echo(f"warning: {_in_short(plain(text))}", err=True)
-
-
-def fail(error: Exception) -> NoReturn:
-    """Say what was wrong, as it is, and exit with code 2."""
-    print_error(error)
-    raise typer.Exit(2) from None

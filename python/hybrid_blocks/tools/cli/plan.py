@@ -6,7 +6,6 @@ from typing import Annotated
 import msgspec
 import typer
 
-from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError, load_layers, load_model
 from hybrid_blocks.terminal import make_console
@@ -14,7 +13,6 @@ from hybrid_blocks.tools.cli.options import Given, MambaSsmDtype, Speculative, d
 from hybrid_blocks.tools.cli.output import (
     STDOUT,
     Files,
-    fail,
     refuse_same_file,
     to_page,
     to_write,
@@ -98,45 +96,42 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     A command of vLLM's server can be pasted behind --: plan --memory 24GiB -- vllm serve MODEL …
     """
     given = Given(context)
-    try:
-        check_gpu(memory, gpu, given)
-        _refuse_together(given, model, layers, json)
-        refuse_same_file(layers=layers, trace=trace, json=json, html=html)
-        if log is not None:
-            from hybrid_blocks.tools.cli.plan_log import log_options, plan_of_log  # noqa: PLC0415
+    check_gpu(memory, gpu, given)
+    _refuse_together(given, model, layers, json)
+    refuse_same_file(layers=layers, trace=trace, json=json, html=html)
+    if log is not None:
+        from hybrid_blocks.tools.cli.plan_log import log_options, plan_of_log  # noqa: PLC0415
 
-            fields = log_options(given, context)
-            plan_of_log(log, model, memory, fields, json=json, whole=whole)
-            return
-        if (command := pasted(context)) is not None:
-            from hybrid_blocks.tools.cli.plan_case import plan_of_command  # noqa: PLC0415
+        fields = log_options(given, context)
+        plan_of_log(log, model, memory, fields, json=json, whole=whole)
+        return
+    if (command := pasted(context)) is not None:
+        from hybrid_blocks.tools.cli.plan_case import plan_of_command  # noqa: PLC0415
 
-            case = plan_of_command(context, command, model, memory, gpu, given)
+        case = plan_of_command(context, command, model, memory, gpu, given)
+    else:
+        chosen, drafts = drafted(_model(model, layers), speculative)
+        deployment = Deployment(
+            tp=tp,
+            pp=pp,
+            kv_cache_dtype=kv_cache_dtype,
+            mamba_ssm_dtype=mamba_ssm_dtype,
+            max_model_len=None if max_model_len is None else parse_tokens(max_model_len),
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_num_seqs=max_num_seqs,
+            num_speculative_tokens=drafts,
+            mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
+            block_size=block_size,
+            in_flight_batches=in_flight_batches,
+        )
+        if gpu is None:
+            case = Case(chosen, _memory(memory), deployment)
         else:
-            chosen, drafts = drafted(_model(model, layers), speculative)
-            deployment = Deployment(
-                tp=tp,
-                pp=pp,
-                kv_cache_dtype=kv_cache_dtype,
-                mamba_ssm_dtype=mamba_ssm_dtype,
-                max_model_len=None if max_model_len is None else parse_tokens(max_model_len),
-                max_num_batched_tokens=max_num_batched_tokens,
-                max_num_seqs=max_num_seqs,
-                num_speculative_tokens=drafts,
-                mamba_cache_mode=mamba_cache_mode,  # type: ignore[arg-type]
-                block_size=block_size,
-                in_flight_batches=in_flight_batches,
-            )
-            if gpu is None:
-                case = Case(chosen, _memory(memory), deployment)
-            else:
-                case = case_of_gpu(gpu, memory, (chosen, deployment), gpu_memory_utilization, given)
-        if why_figure is not None:
-            _print_why(why_figure, case, lengths, given)
-            return
-        _plan(case, lengths, trace, Files(json, html, context), whole=whole)
-    except HybridBlocksError as error:
-        fail(error)
+            case = case_of_gpu(gpu, memory, (chosen, deployment), gpu_memory_utilization, given)
+    if why_figure is not None:
+        _print_why(why_figure, case, lengths, given)
+        return
+    _plan(case, lengths, trace, Files(json, html, context), whole=whole)
 
 
 def _refuse_together(

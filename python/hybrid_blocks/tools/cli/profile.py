@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.geometry.deployment import MOST
 from hybrid_blocks.terminal import make_console, print_table
 from hybrid_blocks.tools.cli.options import MOST_RUNNING, Given, Speculative, each_once
-from hybrid_blocks.tools.cli.output import STDOUT, fail, refuse_same_file, to_write, write_json
+from hybrid_blocks.tools.cli.output import STDOUT, refuse_same_file, to_write, write_json
 from hybrid_blocks.tools.doctor.environment import need_vllm
 from hybrid_blocks.tools.doctor.features import parse_speculative
 from hybrid_blocks.tools.profile.process import profile
@@ -108,24 +108,21 @@ def profile_command(  # noqa: PLR0917 - typer reads the options from the signatu
         num_drafts=0 if speculative is None else parse_speculative(speculative).num_tokens,
         **_read_features(beside),
     )
-    try:
-        wanted = each_once("--levels", levels.split(","))
-        for name in wanted:
-            level_of(name)
-        _refuse_ignored(Given(context), settings, shared_tokens)
-        refuse_same_file(trace=trace, json=json)
-        if trace is not None:
-            read_trace(trace)
-        need_vllm()
-        with make_console(stderr=True).status("profiling"):
-            findings = profile(settings, wanted)
-        if json is not None:
-            write_json(json, to_json(settings, findings))
-        if json != STDOUT:
-            results = {level: found.result for level, found in findings.items()}
-            print_table(make_console(), make_table(results, GPU_STEP_MS))
-    except (HybridBlocksError, OSError) as error:
-        fail(error)
+    wanted = each_once("--levels", levels.split(","))
+    for name in wanted:
+        level_of(name)
+    _refuse_ignored(Given(context), settings, shared_tokens)
+    refuse_same_file(trace=trace, json=json)
+    if trace is not None:
+        read_trace(trace)
+    need_vllm()
+    with make_console(stderr=True).status("profiling"):
+        findings = profile(settings, wanted)
+    if json is not None:
+        write_json(json, to_json(settings, findings))
+    if json != STDOUT:
+        results = {level: found.result for level, found in findings.items()}
+        print_table(make_console(), make_table(results, GPU_STEP_MS))
 
 
 def _refuse_ignored(given: Given, settings: Settings, shared_tokens: int) -> None:

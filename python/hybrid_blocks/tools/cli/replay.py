@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.geometry.deployment import MOST
-from hybrid_blocks.model import PlanError
 from hybrid_blocks.tools.cli.options import (
     BlockSize,
     Clock,
@@ -21,7 +19,7 @@ from hybrid_blocks.tools.cli.options import (
     Watermark,
     finite,
 )
-from hybrid_blocks.tools.cli.output import Files, fail, refuse_same_file, to_page, to_write
+from hybrid_blocks.tools.cli.output import Files, refuse_same_file, to_page, to_write
 from hybrid_blocks.tools.cli.replay_asked import (
     DEFAULT_MODEL,
     check_options,
@@ -150,53 +148,50 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     ] = None,
 ) -> None:
     """Replay TRACE, or a generated workload, through a block manager in virtual time."""
-    try:
-        asked = read_asked(
-            manager or default_managers(is_timed=clock is not None),
-            placement,
-            retention=retention,
-            signal=signal,
-            share=share,
-            host=host,
-            is_timed=clock is not None,
-        )
-        check_options(Given(context), asked.managers, asked.placements, workload)
-        refuse_same_file(trace=trace, json=json, html=html)
-        config = EngineConfig(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            watermark=watermark,
-            reject_too_large=on_error == "skip",
-        )
-        record, card = record_or_card(clock, gpu)
-        deployment = Deployment(
-            tp=tp,
-            kv_cache_dtype=kv_cache_dtype,
-            block_size=block_size,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            in_flight_batches=1,
-            card=card,
-        )
-        cache = None
-        if num_blocks is None:
-            cache = planned_cache(model, memory, deployment, speculative)
-            config = config if clock is None else timed_config(config, cache, slo, record)
-        requests = (
-            read_requests(trace, trace_format, on_error, limit)
-            if trace is not None
-            else generate_requests(workload, seed, limit, seats)
-        )
-        requests = requests.at_once() if saturate else requests
-        cache = cache or counted_cache(str(num_blocks), block_size, requests)
-        results, runs = run(
-            *(requests, cache, asked.variants(cache), config),
-            shares=asked.shares,
-            with_film=html is not None,
-            rate=read_rate(rate),
-        )
-        files = Files(json, html, context)
-        show_replay(requests, cache, results, runs, files, is_saturated=saturate, whole=whole)
-        warn_of_defaults(Given(context), memory)
-    except (HybridBlocksError, PlanError, OSError) as error:
-        fail(error)
+    asked = read_asked(
+        manager or default_managers(is_timed=clock is not None),
+        placement,
+        retention=retention,
+        signal=signal,
+        share=share,
+        host=host,
+        is_timed=clock is not None,
+    )
+    check_options(Given(context), asked.managers, asked.placements, workload)
+    refuse_same_file(trace=trace, json=json, html=html)
+    config = EngineConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        watermark=watermark,
+        reject_too_large=on_error == "skip",
+    )
+    record, card = record_or_card(clock, gpu)
+    deployment = Deployment(
+        tp=tp,
+        kv_cache_dtype=kv_cache_dtype,
+        block_size=block_size,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        in_flight_batches=1,
+        card=card,
+    )
+    cache = None
+    if num_blocks is None:
+        cache = planned_cache(model, memory, deployment, speculative)
+        config = config if clock is None else timed_config(config, cache, slo, record)
+    requests = (
+        read_requests(trace, trace_format, on_error, limit)
+        if trace is not None
+        else generate_requests(workload, seed, limit, seats)
+    )
+    requests = requests.at_once() if saturate else requests
+    cache = cache or counted_cache(str(num_blocks), block_size, requests)
+    results, runs = run(
+        *(requests, cache, asked.variants(cache), config),
+        shares=asked.shares,
+        with_film=html is not None,
+        rate=read_rate(rate),
+    )
+    files = Files(json, html, context)
+    show_replay(requests, cache, results, runs, files, is_saturated=saturate, whole=whole)
+    warn_of_defaults(Given(context), memory)

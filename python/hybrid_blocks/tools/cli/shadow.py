@@ -10,7 +10,6 @@ from typing import Annotated, Final
 
 import typer
 
-from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.tools.cli.options import (
     BlockSize,
     Clock,
@@ -23,7 +22,6 @@ from hybrid_blocks.tools.cli.options import (
     TensorParallel,
     Watermark,
 )
-from hybrid_blocks.tools.cli.output import fail
 from hybrid_blocks.tools.cli.replay_asked import (
     planned_cache,
     read_retention,
@@ -73,49 +71,46 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
 
     Without --clock the time of a step is fitted to FILE.
     """
-    try:
-        if level not in LEVEL.choices:
-            raise ReplayError(f"--level {level!r} is none of {LEVEL.values}")
-        record, card = record_or_card(clock, None)
-        config = EngineConfig(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            watermark=watermark,
-            reject_too_large=True,
-        )
-        deployment = Deployment(
-            tp=tp,
-            kv_cache_dtype=kv_cache_dtype,
-            mamba_ssm_dtype=mamba_ssm_dtype,
-            block_size=block_size,
-            max_num_batched_tokens=max_num_batched_tokens,
-            max_num_seqs=max_num_seqs,
-            in_flight_batches=1,
-            card=card,
-        )
-        cache = planned_cache(model, memory, deployment, speculative)
-        config = config if clock is None else timed_config(config, cache, None, record)
-        kept = read_retention(retention)
-        if isinstance(kept, str):
-            raise ReplayError("--retention best: give the setting of the engine")
-        need_vllm(" to replay its rules")
-        allow_no_gpu()
-        os.nice(NICENESS)
-        options = VllmOptions(retention=kept, block_size=block_size)
+    if level not in LEVEL.choices:
+        raise ReplayError(f"--level {level!r} is none of {LEVEL.values}")
+    record, card = record_or_card(clock, None)
+    config = EngineConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        watermark=watermark,
+        reject_too_large=True,
+    )
+    deployment = Deployment(
+        tp=tp,
+        kv_cache_dtype=kv_cache_dtype,
+        mamba_ssm_dtype=mamba_ssm_dtype,
+        block_size=block_size,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
+        in_flight_batches=1,
+        card=card,
+    )
+    cache = planned_cache(model, memory, deployment, speculative)
+    config = config if clock is None else timed_config(config, cache, None, record)
+    kept = read_retention(retention)
+    if isinstance(kept, str):
+        raise ReplayError("--retention best: give the setting of the engine")
+    need_vllm(" to replay its rules")
+    allow_no_gpu()
+    os.nice(NICENESS)
+    options = VllmOptions(retention=kept, block_size=block_size)
 
-        def make(engine: int) -> Shadow:
-            return Shadow(
-                partial(make_replays, cache, config, options),
-                own="natural" if level == "natural" else "vllm",
-                say=lambda text: say(f"engine {engine}: {text}" if engine else text),
-                is_fitted=clock is None,
-                block_tokens=cache.geometry.hash_block_size,
-            )
+    def make(engine: int) -> Shadow:
+        return Shadow(
+            partial(make_replays, cache, config, options),
+            own="natural" if level == "natural" else "vllm",
+            say=lambda text: say(f"engine {engine}: {text}" if engine else text),
+            is_fitted=clock is None,
+            block_tokens=cache.geometry.hash_block_size,
+        )
 
-        page = None if port is None else Page(host, port)
-        run(file, make, page, {"model_name": Path(model).name}, once=once)
-    except (HybridBlocksError, OSError) as error:
-        fail(error)
+    page = None if port is None else Page(host, port)
+    run(file, make, page, {"model_name": Path(model).name}, once=once)
 
 
 def say(text: str) -> None:

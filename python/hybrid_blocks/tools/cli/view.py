@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
+from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import load_model
-from hybrid_blocks.tools.cli.output import fail, need_bokeh
+from hybrid_blocks.tools.cli.output import need_bokeh
 
 MOST_PORT = 65_535
 
@@ -22,17 +22,14 @@ def view_command(
     ] = 5006,
 ) -> None:
     """Plan models in a browser: a page with controls."""
+    planned = load_model(model)
+    need_bokeh("view")
+    from hybrid_blocks.tools.view.server import serve  # noqa: PLC0415 - optional, slow
+
+    def ready(address: str) -> None:
+        typer.echo(f"{address} shows the plan; Ctrl-C ends it")
+
     try:
-        planned = load_model(model)
-        need_bokeh("view")
-        from hybrid_blocks.tools.view.server import serve  # noqa: PLC0415 - optional, slow
-
-        def ready(address: str) -> None:
-            typer.echo(f"{address} shows the plan; Ctrl-C ends it")
-
-        try:
-            serve(planned, memory, port, ready)
-        except OSError as error:
-            raise InvalidArgumentError(f"--port {port}: {error.strerror or error}") from None
-    except HybridBlocksError as error:
-        fail(error)
+        serve(planned, memory, port, ready)
+    except OSError as error:
+        raise InvalidArgumentError(f"--port {port}: {error.strerror or error}") from None
