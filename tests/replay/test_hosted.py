@@ -13,11 +13,8 @@ from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import Cache, EngineConfig, ManagerName, VirtualEngine, make_manager
 from hybrid_blocks.tools.replay.cache import plan_cache
-from hybrid_blocks.tools.replay.hosted import (
-    BYTES_A_SECOND,
-    HostedManager,
-    make_hosted,
-)
+from hybrid_blocks.tools.replay.hosted import BYTES_A_SECOND, HostedManager
+from hybrid_blocks.tools.replay.managers.rust import make_rust
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
@@ -57,7 +54,7 @@ def over_host(
     trace: Trace, cache: Cache, config: EngineConfig
 ) -> tuple[VirtualEngine, HostedManager]:
     options = replace(Variant().options(trace, cache), host_bytes=LARGE)
-    manager = make_hosted(cache, config, options)
+    manager = make_rust(cache, config, options, HostedManager)
     engine = VirtualEngine(trace, manager, cache, config)
     engine.run()
     return engine, manager

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from hybrid_blocks import CheckpointPolicy
-from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import (
     Cache,
@@ -23,6 +22,7 @@ from hybrid_blocks.tools.replay import (
     replay,
 )
 from hybrid_blocks.tools.replay.cache import LiveBytes
+from hybrid_blocks.tools.replay.manager import Counts, Handles
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.replay import EngineConfig, RustOptions, block_cache
-from hybrid_blocks.tools.replay.manager import WrappedManager
-from hybrid_blocks.tools.replay.managers.rust import make_rust
+from hybrid_blocks.tools.replay.manager import Counts, Handles
+from hybrid_blocks.tools.replay.managers.rust import RustManager, make_rust
 
 
 @dataclass
@@ -28,12 +27,13 @@ class Life:
         return len(self.prompt) + self.sampled
 
 
-class WatchedManager(WrappedManager):
+class WatchedManager(RustManager):
     """A manager of one group that keeps every token, its integrity checked after every call."""
 
     def __init__(self, num_blocks: int, block_size: int, config: EngineConfig) -> None:
-        self.inner = make_rust(block_cache(num_blocks, block_size), config, RustOptions())
-        super().__init__(self.inner)
+        cache, options = block_cache(num_blocks, block_size), RustOptions()
+        self.inner = make_rust(cache, config, options, RustManager)
+        super().__init__(self.inner.core, cache, options)
         self.lives: dict[int, Life] = {}
         self.sampled: dict[str, list[int]] = {}
         self.names: dict[int, str] = {}

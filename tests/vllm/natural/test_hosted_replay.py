@@ -13,7 +13,8 @@ from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.tools.replay import Cache, EngineConfig, VirtualEngine, model_cache
 from hybrid_blocks.tools.replay.clock import Arrivals
-from hybrid_blocks.tools.replay.hosted import make_hosted
+from hybrid_blocks.tools.replay.hosted import HostedManager
+from hybrid_blocks.tools.replay.managers.rust import make_rust
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.vllm.level import VARIABLE, Level
@@ -201,7 +202,7 @@ def served_hits(trace: Trace, model: str) -> int:
 def replayed_hits(trace: Trace, model: str, host_bytes: int) -> int:
     cache = cache_of(model, trace)
     options = Variant(host_bytes=host_bytes).options(trace, cache)
-    manager = make_hosted(cache, CONFIG, options)
+    manager = make_rust(cache, CONFIG, options, HostedManager)
     engine = VirtualEngine(trace, manager, cache, CONFIG)
     engine.run()
     return int(engine.counters.hit_tokens)

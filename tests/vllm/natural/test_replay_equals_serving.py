@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_blocks.manager import Counts, Handles
+from hybrid_blocks import BlockManager
 from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
-from hybrid_blocks.tools.replay import EngineConfig, model_cache
+from hybrid_blocks.tools.replay import Cache, EngineConfig, RustOptions, model_cache
 from hybrid_blocks.tools.replay.engine import VirtualEngine as ReplayEngine
-from hybrid_blocks.tools.replay.manager import WrappedManager
-from hybrid_blocks.tools.replay.managers import ManagerName, make_manager
+from hybrid_blocks.tools.replay.manager import Counts, Handles
+from hybrid_blocks.tools.replay.managers.rust import RustManager, make_rust
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.vllm.level import Level
 from installed import installed
@@ -70,40 +70,35 @@ class Run:
     num_hit_tokens: dict[str, int] = field(default_factory=dict)
 
 
-class Recorder(WrappedManager):
+class Recorder(RustManager):
     """Notes the steps of a replay."""
 
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
+    def __init__(self, core: BlockManager, cache: Cache, options: RustOptions) -> None:
+        super().__init__(core, cache, options)
         self.steps: list[Step] = []
         self._preempted: list[str] = []
         self._ids: dict[int, str] = {}
-        self.begin_step, self.chunk = inner.begin_step, inner.chunk
-        self.match_prefix, self.allocate = inner.match_prefix, inner.allocate
-        self.append_tokens = inner.append_tokens
-        self.free, self.stats = inner.free, inner.stats
 
     def add_request(self, request_id: str, tokens: Any) -> int:
-        handle: int = self._inner.add_request(request_id, tokens)
+        handle = super().add_request(request_id, tokens)
         self._ids[handle] = request_id
         return handle
 
     def preempt(self, handles: Handles) -> None:
         self._preempted += [self._ids[handle] for handle in handles.tolist()]
-        self._inner.preempt(handles)
+        super().preempt(handles)
 
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
         ids = [self._ids[handle] for handle in handles.tolist()]
-        inner: Any = self._inner
-        inner.core.take_copies()
-        inner.advance(handles, num_tokens)
+        self.core.take_copies()
+        super().advance(handles, num_tokens)
         self.steps.append(
             Step(
                 dict(zip(ids, num_tokens.tolist(), strict=True)),
                 sorted(self._preempted),
-                inner.num_free_blocks,
-                inner.num_live_blocks,
-                inner.reserved_bytes(),
+                self.num_free_blocks,
+                self.num_live_blocks,
+                self.reserved_bytes(),
             )
         )
         self._preempted = []
@@ -118,7 +113,7 @@ def replayed(case: Case) -> Run:
         prefill_checkpoint_alignment=case.alignment,
     )
     cache = model_cache(case.model, int(case.gib * GIB), case.deployment(trace))
-    recorder = Recorder(make_manager(ManagerName.RUST, cache, config))
+    recorder = make_rust(cache, config, RustOptions(), Recorder)
     run = Run(recorder.steps)
 
     def on_hit(request: int, num_tokens: int) -> None:

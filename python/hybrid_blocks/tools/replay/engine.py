@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks.arithmetic import needs_more, prompts_outweigh
-from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.tools.replay.cache import Cache, LiveBytes
 from hybrid_blocks.tools.replay.clock import Arrivals, Timeline
 from hybrid_blocks.tools.replay.config import EngineConfig, RefusedRequestError
 from hybrid_blocks.tools.replay.counters import Counters, FullLoad, Latencies, Meter, flops_of
 from hybrid_blocks.tools.replay.limits import Refusal, RequestLimit, find_too_large
-from hybrid_blocks.tools.replay.manager import ReplayManager
+from hybrid_blocks.tools.replay.manager import Counts, Handles, ReplayManager
 from hybrid_blocks.tools.replay.requests import Batch, Int64s, Pending, Requests
 from hybrid_blocks.tools.trace import Trace
 
@@ -73,13 +72,7 @@ class VirtualEngine:
         self.config = config
         self._num_speculative_tokens = cache.num_speculative_tokens
         self._has_idled = False
-        own = RequestLimit(
-            manager="the manager",
-            num_blocks=manager.num_blocks,
-            max_tokens=manager.max_request_tokens,
-            unit=manager.unit,
-        )
-        self._limits = limits or (own,)
+        self._limits = limits or (RequestLimit.of("the manager", manager),)
         self._read(trace, refused)
         self._batch = Batch(config.max_num_seqs)
         self._on_hit = on_hit

@@ -1,20 +1,18 @@
 """Host memory below the device: what it holds, and how long a request waits for it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks import block_hasher
+from hybrid_blocks import BlockManager, block_hasher
 from hybrid_blocks._core.offload import HostCache, RequestKeys
-from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.model.layer import State
-from hybrid_blocks.tools.plan import ArenaPlan, GroupPlan
+from hybrid_blocks.tools.plan import GroupPlan
 from hybrid_blocks.tools.replay.cache import Cache
-from hybrid_blocks.tools.replay.config import EngineConfig
-from hybrid_blocks.tools.replay.manager import WrappedManager
-from hybrid_blocks.tools.replay.managers.rust import RustManager, RustOptions, make_rust
+from hybrid_blocks.tools.replay.manager import Counts, Handles
+from hybrid_blocks.tools.replay.managers.rust import RustManager, RustOptions
 
 BYTES_A_SECOND: Final = 25e9
 """From host memory to a card, by half of what 16 lanes of PCIe 5 carry."""
@@ -30,25 +28,23 @@ class _Prompt:
     keys: RequestKeys
 
 
-class HostedManager(WrappedManager):
+class HostedManager(RustManager):
     """The device's manager over the host memory of `HybridOffloadingSpec`.
 
     What the device caches is copied to host memory, states at the places where the device keeps
     them. A request whose prefix reaches further there is loaded before its first step.
     """
 
-    def __init__(
-        self, inner: RustManager, geometry: ArenaPlan, num_bytes: int, num_cards: int
-    ) -> None:
-        super().__init__(inner)
-        self._device = inner
+    def __init__(self, core: BlockManager, cache: Cache, options: RustOptions) -> None:
+        super().__init__(core, cache, options)
+        geometry, num_cards = cache.geometry, cache.deployment.tp if cache.deployment else 1
         self._tokens_per_hash = geometry.hash_block_size
         self._hasher = block_hasher(block_size=geometry.hash_block_size)
         self._chunk_tokens = [group.block_tokens for group in geometry.groups]
         self._chunk_bytes = [group.block_bytes * num_cards for group in geometry.groups]
         self._rate = BYTES_A_SECOND * num_cards
         self._host = HostCache(
-            num_bytes,
+            options.host_bytes,
             hash_block_size=geometry.hash_block_size,
             chunk_tokens=self._chunk_tokens,
             chunk_bytes=self._chunk_bytes,
@@ -59,11 +55,10 @@ class HostedManager(WrappedManager):
         self._loads: dict[int, tuple[int, int, list[bytes]]] = {}
         self._load_seconds = 0.0
         self._loaded_tokens = 0
-        self.append_tokens = inner.append_tokens
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request; ``request_id`` is its index in the trace."""
-        handle = self._device.add_request(request_id, tokens)
+        handle = super().add_request(request_id, tokens)
         digests = self._hasher.hash_blocks(tokens)
         chunks = [
             (_key(digests[end // self._tokens_per_hash - 1], group), end)
@@ -77,7 +72,7 @@ class HostedManager(WrappedManager):
 
     def match_prefix(self, handle: int) -> int:
         """Return what the device holds, or host memory if that is more."""
-        computed = self._device.match_prefix(handle)
+        computed = super().match_prefix(handle)
         prompt = self._prompts[handle]
         found = self._host.lookup(prompt.keys, num_computed=computed, limit=prompt.num_tokens - 1)
         self._loads.pop(handle, None)
@@ -90,20 +85,20 @@ class HostedManager(WrappedManager):
         """End the chunk where a checkpoint is to be taken."""
         if handle in self._loads and start != self._loads[handle][1]:
             del self._loads[handle]
-        return self._device.chunk(handle, start, num_new_tokens)
+        return super().chunk(handle, start, num_new_tokens)
 
     def allocate(self, handles: Handles, num_new_tokens: Counts) -> int:
         """Make room for new tokens, and first for those of host memory."""
         load = self._loads.pop(int(handles[0]), None) if len(handles) == 1 else None
         if load is None:
-            return self._device.allocate(handles, num_new_tokens)
+            return super().allocate(handles, num_new_tokens)
         computed, length, keys = load
         loaded = np.array([length - computed], dtype=np.int32)
-        if self._device.allocate(handles, loaded) == 0:
+        if super().allocate(handles, loaded) == 0:
             return 0
-        self._device.core.advance(handles, loaded)
-        if self._device.allocate(handles, num_new_tokens) == 0:
-            self._device.preempt(handles)
+        self.core.advance(handles, loaded)
+        if super().allocate(handles, num_new_tokens) == 0:
+            self.preempt(handles)
             return 0
         self._host.touch(keys)
         self._loaded_tokens += length - computed
@@ -112,34 +107,26 @@ class HostedManager(WrappedManager):
 
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
         """Run the step's copies, and copy to host memory what the device caches."""
-        self._device.advance(handles, num_tokens)
+        super().advance(handles, num_tokens)
         self._store()
 
     def free(self, handles: Handles) -> None:
         """Give back the blocks of requests and forget the requests."""
-        self._device.free(handles)
+        super().free(handles)
         self._store()
         for handle in handles.tolist():
             del self._prompts[handle]
             if handle in self._stores:
                 self._host.close_request(self._stores.pop(handle))
 
-    def preempt(self, handles: Handles) -> None:
-        """Take the blocks of requests back."""
-        self._device.preempt(handles)
-
-    def begin_step(self) -> None:
-        """Let time pass."""
-        self._device.begin_step()
-
     def check_integrity(self) -> None:
         """Raise ``IntegrityError`` with the first contradiction in the books of either."""
-        self._device.core.check_integrity()
+        self.core.check_integrity()
         self._host.check_integrity()
 
     def stats(self) -> dict[str, int]:
         """Return the counters of the device, and the tokens that were loaded."""
-        return self._device.stats() | {"host_tokens": self._loaded_tokens}
+        return super().stats() | {"host_tokens": self._loaded_tokens}
 
     def take_load_seconds(self) -> float:
         """Return how long the loads since the last call took."""
@@ -149,7 +136,7 @@ class HostedManager(WrappedManager):
     def _store(self) -> None:
         """Copy to host memory what the device has cached since the last call."""
         stored: dict[int, tuple[list[bytes], list[int]]] = {}
-        for event in self._device.core.take_events():
+        for event in self.core.take_events():
             if event[0] == "stored":
                 _, handle, group, first, size, _, digests = cast("_Stored", event)
                 keys, ends = stored.setdefault(handle, ([], []))
@@ -165,13 +152,6 @@ class HostedManager(WrappedManager):
         if handle not in self._stores:
             self._stores[handle] = self._host.open_request(self._prompts[handle].keys)
         return self._stores[handle]
-
-
-def make_hosted(cache: Cache, config: EngineConfig, options: RustOptions) -> HostedManager:
-    """Make the Rust manager over ``options.host_bytes`` of host memory."""
-    num_cards = cache.deployment.tp if cache.deployment else 1
-    device = make_rust(cache, config, replace(options, with_events=True))
-    return HostedManager(device, cache.geometry, options.host_bytes, num_cards)
 
 
 def _key(digest: bytes, group: int) -> bytes:

@@ -1,6 +1,7 @@
 """Requests that a manager cannot hold even when it is empty, and so none beside it is given."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import msgspec
 import numpy as np
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from hybrid_blocks.tools.replay.cache import BlockUnit
 from hybrid_blocks.tools.replay.config import ReplayError
+from hybrid_blocks.tools.replay.manager import ReplayManager
 from hybrid_blocks.tools.trace import Trace
 
 
@@ -18,6 +20,16 @@ class RequestLimit(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     max_tokens: int
     unit: BlockUnit = BlockUnit()
+
+    @classmethod
+    def of(cls, name: str, manager: ReplayManager) -> Self:
+        """Read the limit of a manager off it."""
+        return cls(
+            manager=name,
+            num_blocks=manager.num_blocks,
+            max_tokens=manager.max_request_tokens,
+            unit=manager.unit,
+        )
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,29 +1,67 @@
-"""The engine's calls to a manager beyond the interface that all managers offer."""
+"""The interface of every block manager that a replay drives."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from hybrid_blocks.manager import Manager
+import numpy as np
+import numpy.typing as npt
+
 from hybrid_blocks.tools.replay.cache import BlockUnit
 
+Handles = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int32]
 
-class ReplayManager(Manager, Protocol):
+
+class ReplayManager(Protocol):
     """A manager as a scheduler drives it, and what its memory is used for."""
 
-    looks_again: bool
+    looks_again = False
     """Whether a try to admit a request counts though it is refused, so that each step makes one."""
 
-    starts_later: bool
+    starts_later = False
     """Whether a prompt that the budget would cut waits for the next step, if it ends no later."""
+
+    unit: BlockUnit
+    """The unit of ``num_blocks`` and ``num_free_blocks``."""
+
+    def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
+        """Register a request and return its handle.
+
+        ``tokens`` are the prompt's token ids, shape ``[num_tokens]``. No block is taken.
+        """
+
+    def match_prefix(self, handle: int) -> int:
+        """Return how many leading tokens the prefix cache holds, at most ``num_tokens - 1``."""
+
+    def allocate(self, handles: Handles, num_new_tokens: Counts) -> int:
+        """Make room for ``num_new_tokens[i]`` more tokens of each request, in order.
+
+        The first allocation of a request adopts its matched prefix; ``num_new_tokens`` counts the
+        tokens after it. Returns how many requests were served: the first that does not fit, and
+        all after it, are left as they were.
+        """
+
+    def advance(self, handles: Handles, num_tokens: Counts) -> None:
+        """Record that ``num_tokens[i]`` tokens were computed; full blocks enter the cache."""
+
+    def append_tokens(self, handles: Handles, tokens: Counts) -> None:
+        """Append one sampled token to each request."""
+
+    def preempt(self, handles: Handles) -> None:
+        """Give back the requests' blocks; their tokens are kept, to be computed again."""
+
+    def free(self, handles: Handles) -> None:
+        """Give back the requests' blocks and forget the requests."""
 
     def begin_step(self) -> None:
         """Start a step: copies that were asked for are run, time passes."""
 
-    def waits_for_checkpoint(self, handle: int) -> bool:
+    def waits_for_checkpoint(self, handle: int) -> bool:  # noqa: ARG002
         """Return whether a waiting request had better be passed over in this step.
 
         Another request leaves a checkpoint in it from which this one can resume.
         """
+        return False
 
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool | None:
         """Return whether what is free or reclaimable would hold ``num_tokens`` more tokens.
@@ -41,13 +79,19 @@ class ReplayManager(Manager, Protocol):
 
     def take_load_seconds(self) -> float:
         """Return how long the loads from other memory since the last call took."""
+        return 0.0
 
     def stats(self) -> dict[str, int]:
         """Return counters, those that the manager has; see ``BlockManager.stats``."""
+        return {}
 
     @property
-    def unit(self) -> BlockUnit:
-        """The unit of ``num_blocks`` and ``num_free_blocks``."""
+    def num_blocks(self) -> int:
+        """Blocks that can be handed out (the null block is not counted)."""
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks without an owner, cached ones included."""
 
     @property
     def num_live_blocks(self) -> tuple[int, ...]:
@@ -59,61 +103,8 @@ class ReplayManager(Manager, Protocol):
 
     def reserved_bytes(self) -> dict[str, int] | None:
         """Return what ``used_bytes`` are held for, by part; None if the manager cannot say."""
+        return None
 
     @property
     def max_request_tokens(self) -> int:
         """Tokens of the longest request that fits when it is alone."""
-
-
-class WrappedManager:
-    """Answers as ``inner`` what its subclasses, which do more in other calls, leave alone."""
-
-    def __init__(self, inner: ReplayManager) -> None:
-        self._inner = inner
-        self.looks_again, self.starts_later = inner.looks_again, inner.starts_later
-
-    def waits_for_checkpoint(self, handle: int) -> bool:
-        """Return whether a waiting request had better be passed over in this step."""
-        return self._inner.waits_for_checkpoint(handle)
-
-    def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool | None:
-        """Return whether what is free or reclaimable would hold ``num_tokens`` more tokens."""
-        return self._inner.could_hold(num_tokens, under_way)
-
-    def take_load_seconds(self) -> float:
-        """Return how long the loads from other memory since the last call took."""
-        return self._inner.take_load_seconds()
-
-    @property
-    def unit(self) -> BlockUnit:
-        """The unit in which blocks are counted."""
-        return self._inner.unit
-
-    @property
-    def num_blocks(self) -> int:
-        """Slabs, or blocks where there is one pool of whole slabs."""
-        return self._inner.num_blocks
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Blocks of these that hold nothing but cached content."""
-        return self._inner.num_free_blocks
-
-    @property
-    def num_live_blocks(self) -> tuple[int, ...]:
-        """Blocks with an owner, pool by pool."""
-        return self._inner.num_live_blocks
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of slabs that hold a request's block."""
-        return self._inner.used_bytes
-
-    def reserved_bytes(self) -> dict[str, int] | None:
-        """Return what ``used_bytes`` are held for, by part."""
-        return self._inner.reserved_bytes()
-
-    @property
-    def max_request_tokens(self) -> int:
-        """Tokens of the longest request that fits when it is alone."""
-        return self._inner.max_request_tokens

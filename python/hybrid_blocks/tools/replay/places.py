@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from hybrid_blocks.manager import Handles
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan import ArenaPlan
+from hybrid_blocks.tools.replay.manager import Handles
 from hybrid_blocks.tools.trace import SharedPrefixes, Trace
 
 DISTANCES = (64, 256, 1_024, 4_096, 16_384)
@@ -27,7 +27,7 @@ PLACES = (
 earlier requests had computed."""
 
 
-class PlaceCount(msgspec.Struct, frozen=True, kw_only=True):
+class PlaceCount(msgspec.Struct):
     """Checkpoints at one place.
 
     Attributes:
@@ -39,14 +39,6 @@ class PlaceCount(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     place: str
-    written: int
-    used: int
-    uses: int
-    dropped: int
-
-
-@dataclass(slots=True)
-class _Tally:
     written: int = 0
     used: int = 0
     uses: int = 0
@@ -75,8 +67,8 @@ class PlaceCounter:
     _requests: dict[int, int] = field(default_factory=dict)
     _cached: dict[bytes, _Checkpoint] = field(default_factory=dict)
     _by_prefix: dict[int, _Checkpoint] = field(default_factory=dict)
-    _tallies: dict[str, _Tally] = field(
-        default_factory=lambda: {place: _Tally() for place in PLACES}
+    _counts: dict[str, PlaceCount] = field(
+        default_factory=lambda: {place: PlaceCount(place) for place in PLACES}
     )
 
     @classmethod
@@ -113,31 +105,21 @@ class PlaceCounter:
             return
         checkpoint = self._by_prefix.get(self._prefix(request, num_tokens))
         if checkpoint is not None:
-            tally = self._tallies[checkpoint.place]
-            tally.used += not checkpoint.is_used
-            tally.uses += 1
+            count = self._counts[checkpoint.place]
+            count.used += not checkpoint.is_used
+            count.uses += 1
             checkpoint.is_used = True
 
     def counts(self) -> tuple[PlaceCount, ...]:
         """Return the places at which anything was written."""
-        return tuple(
-            PlaceCount(
-                place=place,
-                written=tally.written,
-                used=tally.used,
-                uses=tally.uses,
-                dropped=tally.dropped,
-            )
-            for place, tally in self._tallies.items()
-            if tally.written
-        )
+        return tuple(count for count in self._counts.values() if count.written)
 
     def _store(self, handle: int, num_tokens: int, digest: bytes) -> None:
         request = self._requests[handle]
         place = self._place(request, num_tokens)
         checkpoint = _Checkpoint(place, handle, self._prefix(request, num_tokens))
         self._cached[digest] = self._by_prefix[checkpoint.prefix] = checkpoint
-        self._tallies[place].written += 1
+        self._counts[place].written += 1
 
     def _remove(self, digest: bytes) -> None:
         checkpoint = self._cached.pop(digest, None)
@@ -145,12 +127,12 @@ class PlaceCounter:
             return
         if self._by_prefix.get(checkpoint.prefix) is checkpoint:
             del self._by_prefix[checkpoint.prefix]
-        tally = self._tallies[checkpoint.place]
+        count = self._counts[checkpoint.place]
         if checkpoint.place == ANSWER and checkpoint.handle in self._requests:
             # The request continues and takes the checkpoint along.
-            tally.written -= 1
+            count.written -= 1
         else:
-            tally.dropped += 1
+            count.dropped += 1
 
     def _prefix(self, request: int, num_tokens: int) -> int:
         blocks = num_tokens // self.block_size

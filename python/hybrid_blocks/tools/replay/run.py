@@ -13,7 +13,6 @@ from hybrid_blocks.tools.replay.clock import Timeline
 from hybrid_blocks.tools.replay.config import EngineConfig, RefusedRequestError
 from hybrid_blocks.tools.replay.engine import VirtualEngine
 from hybrid_blocks.tools.replay.limits import Refusal, RequestLimit
-from hybrid_blocks.tools.replay.manager import ReplayManager
 from hybrid_blocks.tools.replay.managers import ManagerName, RustOptions, VllmOptions, make_manager
 from hybrid_blocks.tools.replay.managers.filmed import FilmedManager
 from hybrid_blocks.tools.replay.places import PlaceCounter
@@ -101,15 +100,8 @@ def request_limits(
     vllm: VllmOptions | None = None,
 ) -> tuple[RequestLimit, ...]:
     """Return the longest request that each manager can hold; each is made, and dropped."""
-    return tuple(_limit(name, make_manager(name, cache, config, vllm=vllm)) for name in names)
-
-
-def _limit(name: ManagerName, manager: ReplayManager) -> RequestLimit:
-    return RequestLimit(
-        manager=name,
-        num_blocks=manager.num_blocks,
-        max_tokens=manager.max_request_tokens,
-        unit=manager.unit,
+    return tuple(
+        RequestLimit.of(name, make_manager(name, cache, config, vllm=vllm)) for name in names
     )
 
 
@@ -148,7 +140,7 @@ def replay(
     manager = make_manager(manager_name, cache, config, rust=rust, vllm=vllm)
     filmed = manager if isinstance(manager, FilmedManager) else None
     if not limits:
-        limits = (_limit(manager_name, manager),)
+        limits = (RequestLimit.of(manager_name, manager),)
     on_hit = places.use if places is not None else _ignore
     engine = VirtualEngine(
         trace,

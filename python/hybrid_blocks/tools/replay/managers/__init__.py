@@ -13,7 +13,7 @@ from hybrid_blocks.tools.replay.cache import Cache
 from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError
 from hybrid_blocks.tools.replay.manager import ReplayManager
 from hybrid_blocks.tools.replay.managers.filmed import FilmedManager
-from hybrid_blocks.tools.replay.managers.rust import RustOptions, make_rust
+from hybrid_blocks.tools.replay.managers.rust import RustManager, RustOptions, make_rust
 
 if TYPE_CHECKING:
     from hybrid_blocks.tools.replay.managers.vllm_adapter import VllmReplayAdapter
@@ -104,13 +104,13 @@ def make_manager(
     """
     match name:
         case ManagerName.RUST:
-            if rust is not None and rust.host_bytes:
-                from hybrid_blocks.tools.replay.hosted import make_hosted  # noqa: PLC0415 - not in every build
+            options = rust or RustOptions()
+            if options.host_bytes:
+                from hybrid_blocks.tools.replay.hosted import HostedManager  # noqa: PLC0415 - not in every build
 
-                return make_hosted(cache, config, rust)
-            made = make_rust(cache, config, rust or RustOptions())
-            is_filmed = rust is not None and rust.with_film
-            return FilmedManager(made, cache.geometry) if is_filmed else made
+                return make_rust(cache, config, options, HostedManager)
+            kind = FilmedManager if options.with_film else RustManager
+            return make_rust(cache, config, options, kind)
         case ManagerName.VLLM:
             return make_vllm(cache, config, vllm or VllmOptions())
 

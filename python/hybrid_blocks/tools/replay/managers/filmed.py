@@ -8,11 +8,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks import block_hasher
-from hybrid_blocks.manager import Counts, Handles
+from hybrid_blocks import BlockManager, block_hasher
 from hybrid_blocks.tools.plan import ArenaPlan
-from hybrid_blocks.tools.replay.manager import WrappedManager
-from hybrid_blocks.tools.replay.managers.rust import RustManager, pools_of
+from hybrid_blocks.tools.replay.cache import Cache
+from hybrid_blocks.tools.replay.manager import Counts, Handles
+from hybrid_blocks.tools.replay.managers.rust import RustManager, RustOptions, pools_of
 
 MOST_FRAMES: Final = 400
 MOST_TILES: Final = 1000
@@ -129,15 +129,14 @@ Blocks = npt.NDArray[np.int32]
 _NONE: Final[Places] = np.zeros((0, 2), dtype=np.int32)
 
 
-class FilmedManager(WrappedManager):
-    """Does what ``inner`` does. Its core has to have events."""
+class FilmedManager(RustManager):
+    """Films its core, which has to have events."""
 
-    def __init__(self, inner: RustManager, geometry: ArenaPlan) -> None:
-        super().__init__(inner)
+    def __init__(self, core: BlockManager, cache: Cache, options: RustOptions) -> None:
+        super().__init__(core, cache, options)
+        geometry = cache.geometry
         self.film = Film(geometry)
-        self._core = inner.core
-        self._geometry = geometry
-        self._pools = np.array([group.pool for group in geometry.groups], dtype=np.int32)
+        self._pool_of_group = np.array([group.pool for group in geometry.groups], dtype=np.int32)
         self._hasher = block_hasher(block_size=geometry.hash_block_size)
         growing = (index for index, group in enumerate(geometry.groups) if group.grows)
         self._attention = next(growing, None)
@@ -149,62 +148,58 @@ class FilmedManager(WrappedManager):
         self._used = [np.zeros((geometry.num_slabs, cut), dtype=bool) for cut in geometry.pools]
         self._hits: dict[int, tuple[Hit, int]] = {}
         self._admitted: set[int] = set()
-        self.add = inner.add_request
-        self.chunk = inner.chunk
-        self.append_tokens = inner.append_tokens
-        self.stats = inner.stats
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request and return its handle."""
-        handle = self.add(request_id, tokens)
+        handle = super().add_request(request_id, tokens)
         self._prompts[handle] = int(request_id), tokens
         return handle
 
     def begin_step(self) -> None:
         """Let time pass; note what the cache stored and dropped."""
-        self._core.tick()
-        self._read(self._core.take_events())
+        self.core.tick()
+        self._read(self.core.take_events())
 
     def advance(self, handles: Handles, num_tokens: Counts) -> None:
         """Note where copies go, and record that tokens were computed."""
-        copies = self._with_pools(self._core.take_copies())
-        inside = self._core.take_prefill_checkpoints()
+        copies = self._with_pools(self.core.take_copies())
+        inside = self.core.take_prefill_checkpoints()
         for pool in range(len(self._used)):
             self._take(pool, copies[copies[:, 4] == pool, 2])
-            self._take(pool, inside[self._pools[inside[:, 1]] == pool, 4])
+            self._take(pool, inside[self._pool_of_group[inside[:, 1]] == pool, 4])
         for handle in self._hits.keys() & self._admitted:
             self._hits[handle][0].checkpoint = self._resumed_from(handle, copies)
         self._admitted.clear()
-        self._inner.advance(handles, num_tokens)
+        super().advance(handles, num_tokens)
         for handle, (_, prompt) in list(self._hits.items()):
-            if self._core.progress(handle)[1] >= prompt:
+            if self.core.progress(handle)[1] >= prompt:
                 self._end(handle)
 
     def preempt(self, handles: Handles) -> None:
         """Give back the blocks of requests, and note what they held."""
         self._leave(handles)
-        self._core.preempt(handles)
+        self.core.preempt(handles)
 
     def free(self, handles: Handles) -> None:
         """Give back the blocks of requests and forget the requests, and note what they held."""
         self._leave(handles)
-        self._inner.free(handles)
+        super().free(handles)
 
     def match_prefix(self, handle: int) -> int:
         """Return how many leading tokens the cache holds, and note why not more."""
-        matched = self._core.match_prefix(handle)
+        matched = self.core.match_prefix(handle)
         if handle in self._prompts:
             request = self._prompts[handle][0]
-            limit, attention = self._core.match_limit(handle), None
+            limit, attention = self.core.match_limit(handle), None
             if limit == NO_CHECKPOINT and self._attention is not None:
-                self._read(self._core.take_events())
+                self._read(self.core.take_events())
                 attention = max(self._attention_tokens(handle), matched)
             self.film.lookups[request] = Lookup(limit, attention)
         return matched
 
     def allocate(self, handles: Handles, num_new_tokens: Counts) -> int:
         """Make room for new tokens; a request that gets it is looked up no more."""
-        served = self._inner.allocate(handles, num_new_tokens)
+        served = super().allocate(handles, num_new_tokens)
         for handle in handles[:served].tolist():
             prompt = self._prompts.pop(handle, None)
             self._digests.pop(handle, None)
@@ -222,7 +217,7 @@ class FilmedManager(WrappedManager):
         live = [np.zeros_like(used) for used in self._used]
         for index, group in enumerate(self._geometry.groups):
             for handle in handles.tolist():
-                blocks = self._core.block_ids(handle, index)
+                blocks = self.core.block_ids(handle, index)
                 held = blocks[blocks > 0]
                 self._take(group.pool, held)
                 live[group.pool].reshape(-1)[held] = True
@@ -233,7 +228,7 @@ class FilmedManager(WrappedManager):
 
     def _with_pools(self, copies: Blocks) -> Blocks:
         """Return copies with the pools of both blocks: the group's, unless they name two."""
-        return np.column_stack((copies[:, :3], pools_of(copies, self._pools)))
+        return np.column_stack((copies[:, :3], pools_of(copies, self._pool_of_group)))
 
     def _take(self, pool: int, blocks: Blocks) -> None:
         """Note that a pool has some blocks; what other pools left in their slabs is gone."""
@@ -248,7 +243,7 @@ class FilmedManager(WrappedManager):
         """Note what requests hold that are about to give it back."""
         for handle in handles.tolist():
             for index, group in enumerate(self._geometry.groups):
-                blocks = self._core.block_ids(handle, index)
+                blocks = self.core.block_ids(handle, index)
                 self._take(group.pool, blocks[blocks > 0])
             if handle in self._hits:
                 self._end(handle)
@@ -262,12 +257,12 @@ class FilmedManager(WrappedManager):
         return counts
 
     def _hit(self, handle: int, request: int) -> Hit:
-        _, tokens, _ = self._core.progress(handle)
+        _, tokens, _ = self.core.progress(handle)
         found = [_NONE]
         for index, group in enumerate(self._geometry.groups):
             if group.slots_per_request is None and group.encoder_tokens is None:
-                blocks = self._core.block_ids(handle, index)[: tokens // group.block_tokens]
-                found.append(self._places(group.pool, blocks[blocks > 0]))
+                blocks = self.core.block_ids(handle, index)[: tokens // group.block_tokens]
+                found.append(self._places_of(group.pool, blocks[blocks > 0]))
         return Hit(request, tokens, np.concatenate(found), _NONE, _NONE)
 
     def _resumed_from(self, handle: int, copies: npt.NDArray[np.int32]) -> Places:
@@ -276,14 +271,14 @@ class FilmedManager(WrappedManager):
         for index, group in enumerate(self._geometry.groups):
             if group.slots_per_request is not None:
                 of_group = copies[copies[:, 0] == index]
-                own = np.isin(of_group[:, 2], self._core.block_ids(handle, index))
+                own = np.isin(of_group[:, 2], self.core.block_ids(handle, index))
                 own &= of_group[:, 4] == group.pool
                 for pool in set(of_group[own, 3].tolist()):
                     blocks = of_group[own & (of_group[:, 3] == pool), 1]
-                    sources.append(self._places(pool, blocks))
+                    sources.append(self._places_of(pool, blocks))
         return np.concatenate(sources)
 
-    def _places(self, pool: int, blocks: Blocks) -> Places:
+    def _places_of(self, pool: int, blocks: Blocks) -> Places:
         slabs = blocks // self._geometry.pools[pool]
         return np.column_stack([slabs, np.full_like(slabs, pool)])
 
@@ -293,9 +288,9 @@ class FilmedManager(WrappedManager):
         if self._attention is not None:
             group = self._geometry.groups[self._attention]
             first = hit.tokens // group.block_tokens
-            last = -(-min(self._core.progress(handle)[1], prompt) // group.block_tokens)
-            blocks = self._core.block_ids(handle, self._attention)[first:last]
-            hit.computed = self._places(group.pool, blocks[blocks > 0])
+            last = -(-min(self.core.progress(handle)[1], prompt) // group.block_tokens)
+            blocks = self.core.block_ids(handle, self._attention)[first:last]
+            hit.computed = self._places_of(group.pool, blocks[blocks > 0])
         self.film.hits.add(hit)
 
     def _read(self, events: Sequence[tuple[Any, ...]]) -> None:

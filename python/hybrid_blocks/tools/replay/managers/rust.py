@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hybrid_blocks import BlockManager, CheckpointPolicy, GroupSpec, block_hasher
-from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.model.layer import FullAttention, LatentAttention, StateFormat
-from hybrid_blocks.tools.plan import ArenaPlan, GroupPlan
-from hybrid_blocks.tools.replay.cache import BlockUnit, Cache, unit_of
+from hybrid_blocks.tools.plan import GroupPlan
+from hybrid_blocks.tools.replay.cache import Cache, unit_of
 from hybrid_blocks.tools.replay.config import EngineConfig
+from hybrid_blocks.tools.replay.manager import Counts, Handles, ReplayManager
 from hybrid_blocks.tools.replay.places import PlaceCounter
 from hybrid_blocks.tools.trace.sharing import Signal, Signals
 
@@ -32,7 +32,6 @@ class RustOptions:
         signals: what the client of each request of the trace says of its session, if it says it.
         places: counts checkpoints by their place; of one run only.
         with_film: keep a film, see `FilmedManager`.
-        with_events: let the core note what it caches.
         host_bytes: host memory below the device; 0 for none.
     """
 
@@ -40,7 +39,6 @@ class RustOptions:
     signals: Signals | None = None
     places: PlaceCounter | None = None
     with_film: bool = False
-    with_events: bool = False
     host_bytes: int = 0
 
     @property
@@ -50,7 +48,7 @@ class RustOptions:
         return kept
 
 
-class RustManager:
+class RustManager(ReplayManager):
     """The rules of level ``natural`` as the engine drives them.
 
     A step's copies are taken when it is computed, as vLLM's scheduler hands them out with the step.
@@ -58,29 +56,15 @@ class RustManager:
 
     looks_again = True
 
-    def __init__(
-        self,
-        core: BlockManager,
-        *,
-        geometry: ArenaPlan,
-        unit: BlockUnit,
-        num_lookahead_tokens: int,
-        signals: Signals | None = None,
-        places: PlaceCounter | None = None,
-    ) -> None:
+    def __init__(self, core: BlockManager, cache: Cache, options: RustOptions) -> None:
         self.core = core
-        self.unit = unit
-        self._geometry = geometry
+        self._geometry = geometry = cache.geometry
+        self.unit = unit_of(geometry, has_model=cache.model is not None)
+        self.starts_later = any(it.slots_per_request is not None for it in geometry.groups)
         self._pools = range(len(geometry.pools))
         self._block_bytes = [group.block_bytes for group in geometry.groups]
-        self._num_lookahead_tokens = num_lookahead_tokens
-        self.starts_later = any(it.slots_per_request is not None for it in geometry.groups)
-        self._signals = signals
-        self._places = places
-        self.match_prefix = core.match_prefix
-        self.append_tokens = core.append_tokens
-        self.preempt = core.preempt
-        self.stats = core.stats
+        self._num_lookahead_tokens = cache.num_speculative_tokens
+        self._signals, self._places = options.signals, options.places
 
     def add_request(self, request_id: str, tokens: npt.NDArray[np.int32]) -> int:
         """Register a request; ``request_id`` is its index in the trace."""
@@ -89,6 +73,22 @@ class RustManager:
         if self._places is not None:
             self._places.register(handle, int(request_id))
         return handle
+
+    def match_prefix(self, handle: int) -> int:
+        """Return how many leading tokens the prefix cache holds."""
+        return self.core.match_prefix(handle)
+
+    def append_tokens(self, handles: Handles, tokens: Counts) -> None:
+        """Append one sampled token to each request."""
+        self.core.append_tokens(handles, tokens)
+
+    def preempt(self, handles: Handles) -> None:
+        """Give back the blocks of requests, to be computed again."""
+        self.core.preempt(handles)
+
+    def stats(self) -> dict[str, int]:
+        """Return the counters of the core."""
+        return self.core.stats()
 
     def waits_for_checkpoint(self, handle: int) -> bool:
         """Return whether a request waits for a checkpoint that another one leaves in this step."""
@@ -122,10 +122,6 @@ class RustManager:
         self.core.tick()
         if self._places is not None:
             self._places.read(self.core.take_events())
-
-    def take_load_seconds(self) -> float:
-        """Return 0: the device's memory is all there is."""
-        return 0.0
 
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool:
         """Count pool by pool the blocks with an owner, those promised and those asked for."""
@@ -170,7 +166,12 @@ class RustManager:
         return self.core.max_request_tokens
 
 
-def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustManager:
+ManagerT = TypeVar("ManagerT", bound=RustManager)
+
+
+def make_rust(
+    cache: Cache, config: EngineConfig, options: RustOptions, kind: type[ManagerT]
+) -> ManagerT:
     """Make a Rust manager: one pool of blocks where that evicts alike, else an arena.
 
     In one pool eviction goes by age, but windows are kept where they are needed.
@@ -195,17 +196,10 @@ def make_rust(cache: Cache, config: EngineConfig, options: RustOptions) -> RustM
         max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
         prefill_checkpoint_alignment=config.prefill_checkpoint_alignment if is_inside else None,
         watermark=int(config.watermark * (geometry.num_slabs - 1)),
-        enable_events=options.places is not None or options.with_film or options.with_events,
+        enable_events=options.places is not None or options.with_film or options.host_bytes > 0,
         **sizes,  # type: ignore[arg-type]
     )
-    return RustManager(
-        core,
-        geometry=geometry,
-        unit=unit_of(geometry, has_model=cache.model is not None),
-        num_lookahead_tokens=cache.num_speculative_tokens,
-        signals=options.signals,
-        places=options.places,
-    )
+    return kind(core, cache, options)
 
 
 def pools_of(copies: npt.NDArray[np.int32], pools: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -18,7 +18,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec, MambaSpec
 from vllm.v1.request import Request, RequestStatus
 
-from hybrid_blocks.manager import Counts, Handles
 from hybrid_blocks.model.layer import (
     ChunkedAttention,
     CrossAttention,
@@ -31,6 +30,7 @@ from hybrid_blocks.tools.plan.vllm.grouping import VllmGroup
 from hybrid_blocks.tools.plan.vllm.spec import RING
 from hybrid_blocks.tools.replay.cache import BlockUnit
 from hybrid_blocks.tools.replay.config import EngineConfig, ReplayError
+from hybrid_blocks.tools.replay.manager import Counts, Handles, ReplayManager
 from hybrid_blocks.units import human
 from hybrid_blocks.vllm.specs import is_state, make, row_of
 
@@ -120,15 +120,13 @@ MARGIN = 3
 """Decode steps around a block border, and after a prompt, in which vLLM's manager may change."""
 
 
-class VllmReplayAdapter:
+class VllmReplayAdapter(ReplayManager):
     """vLLM's manager, called in the order in which vLLM's scheduler calls it.
 
     A handle is the request's number. Prefill chunks are cut by the scheduler's own method. With
     ``spare_calls`` a decode step in the middle of a block is not asked about, because
     ``allocate_slots`` would change nothing; windows and drafts are always asked about.
     """
-
-    looks_again, starts_later = False, False
 
     def __init__(
         self,
@@ -246,14 +244,6 @@ class VllmReplayAdapter:
         self._matched[handle] = blocks, num_tokens
         return num_tokens
 
-    def waits_for_checkpoint(self, handle: int) -> bool:  # noqa: ARG002
-        """Return False: vLLM's manager lets no request wait for another one's state."""
-        return False
-
-    def take_load_seconds(self) -> float:
-        """Return 0: the device's memory is all there is."""
-        return 0.0
-
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> None:
         """Say nothing: what a block of vLLM's pool can hold depends on what is in the others."""
 
@@ -334,10 +324,6 @@ class VllmReplayAdapter:
 
     # --- memory -------------------------------------------------------------
 
-    def stats(self) -> dict[str, int]:
-        """Return nothing: vLLM counts none of it."""
-        return {}
-
     @property
     def num_blocks(self) -> int:
         """Blocks without the null block."""
@@ -357,9 +343,6 @@ class VllmReplayAdapter:
     def used_bytes(self) -> int:
         """Bytes of blocks with an owner, padding included."""
         return (self.num_blocks - self.num_free_blocks) * self._block_bytes
-
-    def reserved_bytes(self) -> None:
-        """Say nothing: vLLM's blocks are not cut by group."""
 
     @property
     def max_request_tokens(self) -> int:
