@@ -82,18 +82,7 @@ class Trace:
         """Return the first ``limit`` requests."""
         if limit < 1:
             raise ValueError(f"limit is {limit}; it must be at least 1")
-        spans = slice(0, self.span_start[min(limit, len(self))])
-        return replace(
-            self,
-            arrival=self.arrival[:limit],
-            follows=self.follows[:limit],
-            session=self.session[:limit],
-            prompt_tokens=self.prompt_tokens[:limit],
-            output_tokens=self.output_tokens[:limit],
-            span_start=self.span_start[: limit + 1],
-            span_first=self.span_first[spans],
-            span_count=self.span_count[spans],
-        )
+        return self.take(np.arange(min(limit, len(self))))
 
     def take(self, requests: Int64s) -> "Trace":
         """Return some requests, by rising numbers; a follower needs its leader among them."""

@@ -17,9 +17,10 @@ from hybrid_blocks.model.layer import (
 from hybrid_blocks.terminal import plain
 from hybrid_blocks.tools.plan.report.figures import FullOf, live_bytes
 from hybrid_blocks.tools.plan.report.report import At, Plan, Report
+from hybrid_blocks.tools.plan.report.tables import deployment_text
 from hybrid_blocks.tools.plan.vllm import VllmPlan
 from hybrid_blocks.tools.view.page import OWNER_OF_KIND
-from hybrid_blocks.units import gib, human
+from hybrid_blocks.units import human
 
 SHORTEST: Final = 128
 """Tokens of the shortest request that a page shows."""
@@ -146,7 +147,7 @@ def make_plan_picture(
     return PlanPicture(
         model=plain(name_text(plan.model)),
         layers=plain(_layers_text(plan.model, report)),
-        deployment=_deployment_text(report, card),
+        deployment=deployment_text(report, card),
         verdict=report.verdict.lines,
         is_same=all(_is_same(at) for at in found),
         memory_bytes=plan.memory_bytes,
@@ -318,15 +319,3 @@ def _layers_text(model: Model, report: Report) -> str:
     listed = " and ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
     source = "" if name_text(model) == model.name else f", read from {model.name}"
     return f"{listed} layers{_SIZES.get(report.verified, source)}"
-
-
-def _deployment_text(report: Report, card: str | None) -> str:
-    """Say for which memory and options the plan is; an estimate of the memory names its card."""
-    deployment = report.deployment
-    estimated = "" if card is None else f" (estimate for {card})"
-    drafts = deployment.num_speculative_tokens
-    return (
-        f"{gib(report.memory_bytes)} a GPU{estimated}, tp {deployment.tp}, pp {deployment.pp}, "
-        f"KV {report.kv_cache_dtype}, max length {report.max_model_len:,}, "
-        f"{drafts} speculative tokens"
-    )

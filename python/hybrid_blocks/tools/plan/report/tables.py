@@ -48,11 +48,16 @@ def render(report: Report, console: Console, *, num_bytes: int = 1, whole: bool 
 def title_text(report: Report) -> str:
     """Return what the first lines say of the model and its deployment."""
     layers = ", ".join(f"{count} {name}" for name, count in report.layers.items())
-    deployment = report.deployment
     origin = "" if report.verified == "config" else f" ({report.verified})"
+    return f"{report.model}{origin}: {layers}\n{deployment_text(report)}"
+
+
+def deployment_text(report: Report, card: str | None = None) -> str:
+    """Say for which memory and options the plan is; an estimate of the memory names its card."""
+    deployment = report.deployment
+    estimated = "" if card is None else f" (estimate for {card})"
     return (
-        f"{report.model}{origin}: {layers}\n"
-        f"{gib(report.memory_bytes)} a GPU, tp {deployment.tp}, pp {deployment.pp}, "
+        f"{gib(report.memory_bytes)} a GPU{estimated}, tp {deployment.tp}, pp {deployment.pp}, "
         f"KV {report.kv_cache_dtype}, max length {report.max_model_len:,}, "
         f"{deployment.num_speculative_tokens} speculative tokens"
     )
