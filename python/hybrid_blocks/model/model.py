@@ -29,10 +29,10 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True):
     experts: int
     rest: int
     hidden_size: int
-    bits: float | None
-    only_experts: bool
-    source: str
     used_experts: int | None = None
+    bits: float | None = None
+    only_experts: bool = False
+    source: str = "counted from config.json"
 
     @property
     def parameters(self) -> int:

@@ -24,7 +24,7 @@ from hybrid_blocks.model.layer import (
     RgLru,
     ShortConv,
 )
-from hybrid_blocks.model.model import Layer
+from hybrid_blocks.model.model import Layer, Weights
 
 
 class Embedding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,25 +64,7 @@ _ONE_PART: Final = ("nemotron_h",)
 """Types in which a layer is a mixer or a feed-forward network, and its network has no gate."""
 
 
-class Parameters(msgspec.Struct, frozen=True, kw_only=True):
-    """Parameters of the embeddings, of all experts, and of the rest.
-
-    A token uses ``used_experts`` of those of experts, None where that is not known.
-    """
-
-    embeddings: int
-    experts: int
-    rest: int
-    hidden_size: int
-    used_experts: int | None = None
-
-    @property
-    def total(self) -> int:
-        """Parameters of all parts together."""
-        return self.embeddings + self.experts + self.rest
-
-
-def count_parameters(config: Config, layers: tuple[Layer, ...], model_type: str) -> Parameters:
+def count_parameters(config: Config, layers: tuple[Layer, ...], model_type: str) -> Weights:
     """Count large matrices; norms, biases, vision and draft layers are left out.
 
     Raises:
@@ -103,7 +85,7 @@ def count_parameters(config: Config, layers: tuple[Layer, ...], model_type: str)
             continue
         of_experts, others = _network(config, depth, hidden, model_type)
         experts, dense = experts + of_experts, dense + others
-    return Parameters(
+    return Weights(
         embeddings=copies * (embedding.vocab_size or 0) * hidden,
         experts=experts,
         rest=dense,

@@ -10,8 +10,8 @@ from hybrid_blocks.errors import PlanError
 from hybrid_blocks.model import formats
 from hybrid_blocks.model.config import Config
 from hybrid_blocks.model.model import Layer, Weights
-from hybrid_blocks.model.parameters import Parameters, count_parameters
-from hybrid_blocks.model.table import Published, entries
+from hybrid_blocks.model.parameters import count_parameters
+from hybrid_blocks.model.table import entries
 
 _SCALE: Final = 16
 _GROUP: Final = 128
@@ -123,51 +123,40 @@ def weights_of(
     quantized = fields.get("quantization_config")
     if not isinstance(quantized, Mapping):
         quantized = {}
-    counted: Parameters | None = None
-    source, unknown, bits = "counted from config.json", "", bits_of_config(quantized)
     try:
         counted = count_parameters(config, layers, model_type)
     except PlanError as error:
-        unknown = str(error).removeprefix(f"{config.name}: ")
-    only_experts = quantized.get("quant_method") == "mxfp4"
-    if counted is None and built_in:
-        published = entries()[config.name].published
-        counted, source = _published(config, published)
-        unknown = "its publisher names none"
-        bits = None if published is None else published.bits
-        only_experts = published is not None and published.experts > 0
-    if counted is None:
-        return unknown
-    return Weights(
-        embeddings=counted.embeddings,
-        experts=counted.experts,
-        rest=counted.rest,
-        hidden_size=counted.hidden_size,
-        bits=bits,
-        only_experts=only_experts,
-        source=source,
-        used_experts=counted.used_experts,
+        if built_in:
+            return _published(config) or "its publisher names none"
+        return str(error).removeprefix(f"{config.name}: ")
+    return msgspec.structs.replace(
+        counted,
+        bits=bits_of_config(quantized),
+        only_experts=quantized.get("quant_method") == "mxfp4",
     )
 
 
-def _published(config: Config, published: Published | None) -> tuple[Parameters | None, str]:
-    experts, source = 0, "published"
-    if published is None:
-        found = _OF_NAME.search(config.name)
-        if found is None:
-            return None, ""
-        total, source = int(float(found[1]) * _UNITS[found[2].lower()]), "by its name"
-    else:
+def _published(config: Config) -> Weights | None:
+    published = entries()[config.name].published
+    if published is not None:
         total, experts = (int(it * _BILLION) for it in (published.billions, published.experts))
+        source = "published"
+    elif found := _OF_NAME.search(config.name):
+        total, experts = int(float(found[1]) * _UNITS[found[2].lower()]), 0
+        source = "by its name"
+    else:
+        return None
     hidden = config.optional("hidden_size") or _HIDDEN
     embeddings = min(2 * _VOCABULARY * hidden, (total - experts) // 3)
-    counted = Parameters(
+    return Weights(
         embeddings=embeddings,
         experts=experts,
         rest=total - experts - embeddings,
         hidden_size=hidden,
+        bits=None if published is None else published.bits,
+        only_experts=experts > 0,
+        source=source,
     )
-    return counted, source
 
 
 def with_bits(weights: Weights | None, bits: float | None) -> Weights | None:
