@@ -66,6 +66,11 @@ class Speculative(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.method}:{self.num_tokens}"
 
+    @property
+    def needs_first_runner(self) -> bool:
+        """Return whether vLLM falls back to its first model runner."""
+        return self.method in FIRST_RUNNER
+
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an engine that may decide what runs. The defaults are vLLM's.
@@ -108,7 +113,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs_first_runner(self) -> bool:
         """Return whether vLLM falls back to its first model runner."""
-        return self.speculative is not None and self.speculative.method in FIRST_RUNNER
+        return self.speculative is not None and self.speculative.needs_first_runner
 
 
 def is_served(model: Model, features: Features) -> bool:

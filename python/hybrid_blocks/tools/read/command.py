@@ -19,6 +19,7 @@ from hybrid_blocks.model.layer import (
     StateFormat,
 )
 from hybrid_blocks.model.weights import bits_of_name, with_bits
+from hybrid_blocks.tools.doctor.features import Speculative
 from hybrid_blocks.tools.plan.memory import Cards
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
 from hybrid_blocks.tools.read import effects, speculative, vllm_variables
@@ -135,7 +136,7 @@ def of_options(
     model = with_dtype(model, options.get("dtype", "auto"))
     model = with_weights(model, options.get("quantization"))
     drafts = speculative.read(options, model, name)
-    if drafts is not None and not drafts.of_model:
+    if drafts is not None and drafts.method != "mtp":
         model = msgspec.structs.replace(model, draft_layers=())
     _check_model(model, options)
     is_strict = bool(options.get("fail_on_environ_validation"))
@@ -265,7 +266,7 @@ def _backend(options: Mapping[str, Any]) -> str | None:
 def _deployment(
     options: Mapping[str, Any],
     model: Model,
-    drafts: speculative.Drafts | None,
+    drafts: Speculative | None,
     environment: Mapping[str, str],
     cards: Cards | None,
 ) -> Deployment:
@@ -351,13 +352,13 @@ def _doubled(options: Mapping[str, Any]) -> int:
 
 
 def _batches(
-    options: Mapping[str, Any], drafts: speculative.Drafts | None, environment: Mapping[str, str]
+    options: Mapping[str, Any], drafts: Speculative | None, environment: Mapping[str, str]
 ) -> int:
     """Batches under way at once: one more than pipeline stages if scheduled asynchronously."""
     stages: int = options.get("pipeline_parallel_size", 1)
     is_second = vllm_variables.is_on(environment, vllm_variables.RUNNER)
     method = None if drafts is None else drafts.method
-    needs_first = drafts is not None and not drafts.is_async
+    needs_first = drafts is not None and drafts.needs_first_runner
     if is_second and needs_first:
         raise PlanError(
             f"{vllm_variables.RUNNER}=1: vLLM's second model runner refuses {method} drafts; leave "

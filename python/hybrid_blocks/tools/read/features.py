@@ -67,8 +67,7 @@ def _drafts(options: Mapping[str, Any], model: Model, name: str | None) -> Specu
     config = speculative.config_of(options)
     method = str(config.get("method") or "")
     if not config or method in {"", "mtp", *speculative.WITHOUT_LAYERS} or method.endswith("_mtp"):
-        drafts = speculative.read(options, model, name)
-        return Speculative(drafts.method, drafts.num_tokens) if drafts else None
+        return speculative.read(options, model, name)
     if method not in METHODS:
         raise PlanError(
             f"--speculative-config method {shown(method)} is not known; known are "

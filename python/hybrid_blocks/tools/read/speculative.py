@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
-
 from hybrid_blocks.geometry.deployment import MAX_DRAFT_TOKENS
 from hybrid_blocks.model import Model, PlanError
-from hybrid_blocks.tools.doctor.features import FIRST_RUNNER
+from hybrid_blocks.tools.doctor.features import Speculative
 from hybrid_blocks.tools.read.options import shown
 
 WITHOUT_LAYERS: Final = ("ngram", "ngram_gpu", "suffix")
@@ -16,20 +14,7 @@ _SUFFIX_TOKENS: Final = 24
 """Draft tokens of suffix decoding where none are given, ``suffix_decoding_max_tree_depth``."""
 
 
-class Drafts(msgspec.Struct, frozen=True, kw_only=True):
-    """Draft tokens of a step. With ``of_model`` the model's own head drafts them."""
-
-    method: str
-    num_tokens: int
-    of_model: bool
-
-    @property
-    def is_async(self) -> bool:
-        """Whether vLLM schedules asynchronously beside it."""
-        return self.method not in FIRST_RUNNER
-
-
-def read(options: Mapping[str, Any], model: Model, name: str | None) -> Drafts | None:
+def read(options: Mapping[str, Any], model: Model, name: str | None) -> Speculative | None:
     """Return the drafts of a command, None without; ``name`` is the model that it serves."""
     config = config_of(options)
     if not config:
@@ -46,7 +31,7 @@ def read(options: Mapping[str, Any], model: Model, name: str | None) -> Drafts |
             f"--speculative-config method mtp: {model.name} has no draft head for multi-token "
             "prediction"
         )
-    return Drafts(method=method, num_tokens=tokens, of_model=method == "mtp")
+    return Speculative(method, tokens)
 
 
 def tokens_of(config: Mapping[str, Any], default: int | None) -> int:
