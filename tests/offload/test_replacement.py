@@ -7,7 +7,7 @@ from hybrid_blocks.offload import HybridOffloadingSpec
 from hybrid_blocks.offload.replacement import replace_spec, serve_slabs
 from hybrid_blocks.offload.slabs import connector
 from hybrid_blocks.variables import OFFLOAD
-from hybrid_blocks.vllm.surface import offload_differences
+from hybrid_blocks.vllm.surface import part_differences
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
@@ -53,7 +53,7 @@ def test_vllms_connector_serves_slabs_once_it_is_asked_for(monkeypatch: pytest.M
         found = KVConnectorFactory.get_connector_class_by_name("OffloadingConnector")
         assert found is OffloadingConnector
         assert OffloadingConnector.__init__ is not vllms
-        assert offload_differences(vllm.__version__) == []
+        assert part_differences("offload", vllm.__version__) == []
     finally:
         connector.uninstall()
     assert OffloadingConnector.__init__ is vllms

@@ -11,9 +11,9 @@ import hybrid_blocks.offload
 import pytest
 import vllm
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.offload import release
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
-from hybrid_blocks.vllm.surface import members, offload_differences, support
+from hybrid_blocks.vllm import surface
+from hybrid_blocks.vllm.surface import members, part_differences, support
 from surface import SURFACE
 
 CONNECTORS = ("multi", "nixl", "slabs")  # `make drift` compares the names that these use
@@ -56,13 +56,13 @@ def test_every_private_name_of_vllm_is_recorded() -> None:
 
 
 def test_the_installed_vllm_is_what_was_recorded() -> None:
-    assert offload_differences(vllm.__version__) == []
+    assert part_differences("offload", vllm.__version__) == []
 
 
 def test_a_vllm_that_lacks_what_the_spec_imports_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(release, "offload_differences", lambda _: ["a name is gone"])
+    monkeypatch.setattr(surface, "part_differences", lambda *_: ["a name is gone"])
     newest = support.TESTED[-1]
     with pytest.raises(HybridBlocksError, match=f"a name is gone; use vLLM {newest}, or"):
         _ = hybrid_blocks.offload.HybridOffloadingSpec
@@ -77,7 +77,7 @@ def test_a_vllm_that_differs_is_refused_at_start(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(gpu_worker, "compute_sub_block_ptrs", other)
     monkeypatch.setattr(gpu_worker, "CPUOffloadingWorker", ReqContext)
-    (lacks, *gone) = reversed(offload_differences(vllm.__version__))
+    (lacks, *gone) = reversed(part_differences("offload", vllm.__version__))
     assert "compute_sub_block_ptrs lacks parameter" in lacks
     assert len(gone) == 4
     assert all(it.endswith("is gone") for it in gone)

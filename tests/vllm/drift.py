@@ -12,13 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import adapter_reads
-from hybrid_blocks.vllm.surface import (
-    differences,
-    forward_differences,
-    offload_differences,
-    recorder_differences,
-    support,
-)
+from hybrid_blocks.vllm.surface import differences, part_differences, support
 from hybrid_blocks.vllm.surface.recorded import Surface
 
 PYTHON = adapter_reads.ROOT / "python/hybrid_blocks"
@@ -94,9 +88,9 @@ def _all_code(place: Path) -> list[str]:
 def main(version: str, old: Path, new: Path) -> bool:
     """Print all differences; return whether the record is wrong for this release."""
     parts = {str(tier): lines for tier, lines in differences(version).items()}
-    parts["offload"] = offload_differences(version)
-    parts["recorder"] = recorder_differences(version)
-    parts["prefill checkpoints"] = forward_differences(version)
+    parts["offload"] = part_differences("offload", version)
+    parts["recorder"] = part_differences("recorder", version)
+    parts["prefill checkpoints"] = part_differences("forward", version)
     print(f"vLLM {version}, compared with the record of {support.nearest(version)}:")
     for part, lines in parts.items():
         print(f"  {part}: " + ("equal" if not lines else f"{len(lines)} differences"))

@@ -20,7 +20,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.errors import HybridBlocksError, InvalidArgumentError
-from hybrid_blocks.offload import release
+from hybrid_blocks.offload import check_release
 from hybrid_blocks.offload.identity import identity_of, machine
 from hybrid_blocks.offload.identity.adapters import hold_content
 from hybrid_blocks.offload.identity.canonical import UnwritableError
@@ -79,7 +79,7 @@ class HybridOffloadingSpec(OffloadingSpec):
             InvalidArgumentError: an option or a kind of parallelism that is not supported.
             HybridBlocksError: this vLLM lacks something that offload needs.
         """
-        release.check()
+        check_release()
         super().__init__(config)
         self._options = Options.parse(config.extra_config)
         # Answers are kept, unlike in vLLM's own specs: the next turn begins with them.

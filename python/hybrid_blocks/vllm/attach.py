@@ -80,7 +80,7 @@ def _record() -> None:
     """Record the engine's traffic, if the environment asks for it and this vLLM allows it."""
     if not variables.RECORD.value():
         return
-    if differences := surface.recorder_differences(vllm.__version__):
+    if differences := surface.part_differences("recorder", vllm.__version__):
         logger.warning_once(
             "hybrid_blocks records no traffic: vLLM %s differs: %s; leave out %s",
             vllm.__version__,

@@ -170,7 +170,7 @@ def _differences(*, natural: bool = False) -> dict[Tier, list[str]]:
 
 @cache
 def _forward_differences() -> tuple[str, ...]:
-    return tuple(surface.forward_differences(_installed()))
+    return tuple(surface.part_differences("forward", _installed()))
 
 
 def _installed() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from enum import StrEnum
 from importlib import import_module
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 from hybrid_blocks.vllm.surface import support
 from hybrid_blocks.vllm.surface.recorded import Surface
@@ -40,22 +40,11 @@ def differences(version: str, but: Collection[str] = ()) -> dict[Tier, list[str]
     return found
 
 
-def offload_differences(version: str) -> list[str]:
-    """Return how the installed vLLM differs in what offload uses beyond vLLM's interfaces."""
-    return _part_differences("offload", version)
+def part_differences(part: Literal["offload", "recorder", "forward"], version: str) -> list[str]:
+    """Return how the installed vLLM differs in what a part of the adapter uses beside the tiers.
 
-
-def recorder_differences(version: str) -> list[str]:
-    """Return how the installed vLLM differs in what the recorder of traffic reads and wraps."""
-    return _part_differences("recorder", version)
-
-
-def forward_differences(version: str) -> list[str]:
-    """Return how the installed vLLM differs in what prefill checkpoints hook and read."""
-    return _part_differences("forward", version)
-
-
-def _part_differences(part: str, version: str) -> list[str]:
+    These are offload, the recorder of traffic, and the forwards that leave prefill checkpoints.
+    """
     recorded = Surface(support.nearest(version)).recorded[part]
     gone = [
         f"{_dotted(owner, name)} is gone"
