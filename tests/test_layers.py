@@ -133,7 +133,7 @@ def test_the_plugin_keeps_few_rooms_and_arrows_and_no_circle() -> None:
     """A room is a file or folder directly below ``vllm``, an arrow an import between two."""
     plugin = PACKAGE / "vllm"
     rooms = {path.stem for path in plugin.iterdir() if path.suffix == ".py" or path.is_dir()}
-    rooms -= {"__init__", "__pycache__"}
+    rooms -= {"__init__", "__pycache__", "log"}  # every room logs
     uses: dict[str, set[str]] = {room: set() for room in rooms}
     for source in plugin.rglob("*.py"):
         here = list(source.relative_to(PACKAGE).with_suffix("").parts)

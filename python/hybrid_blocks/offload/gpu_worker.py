@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.utils.torch_utils import PIN_MEMORY
 from vllm.v1.kv_offload.base import CanonicalKVCaches
@@ -19,8 +18,7 @@ from vllm.v1.kv_offload.cpu.host_register import host_register, host_unregister
 from hybrid_blocks.kernels import usable_backends
 from hybrid_blocks.offload.chunk_copies import ChunkCopies
 from hybrid_blocks.offload.region import Region
-
-logger = init_logger("vllm.hybrid_blocks")
+from hybrid_blocks.vllm.log import logger
 
 
 class _Handler(SingleDirectionOffloadingHandler):

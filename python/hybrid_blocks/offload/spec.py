@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import vllm
 from vllm.config import VllmConfig, get_current_vllm_config, get_current_vllm_config_or_none
-from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import (
     CanonicalKVCaches,
@@ -36,8 +35,7 @@ from hybrid_blocks.offload.tiers.codec import Codec
 from hybrid_blocks.offload.tiers.queue import TierQueue
 from hybrid_blocks.offload.tiers.rates import ComputeRate
 from hybrid_blocks.units import human
-
-logger = init_logger("vllm.hybrid_blocks")
+from hybrid_blocks.vllm.log import logger
 
 # Seconds, longer than the time-out of one object.
 _OBJECT_PATIENCE: Final = 40.0

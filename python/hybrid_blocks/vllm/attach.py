@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import vllm
-from vllm.logger import init_logger
 
 from hybrid_blocks import variables
 from hybrid_blocks.errors import InvalidArgumentError
@@ -17,9 +16,8 @@ from hybrid_blocks.vllm.level import (
     requested,
     schedules_in_one_call,
 )
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.surface import support
-
-logger = init_logger("vllm.hybrid_blocks")
 
 
 def register() -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from vllm.logger import init_logger
 from vllm.v1.core import block_pool as vllm_block_pool
 from vllm.v1.core import kv_cache_manager as vllm_kv_cache_manager
 
@@ -17,6 +16,7 @@ from hybrid_blocks.vllm.level import (
     scheduler_grant,
     worker_grant,
 )
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.manager.hasher import (  # type: ignore[attr-defined]
     get_request_block_hasher,
     vllm_get_request_block_hasher,
@@ -26,8 +26,6 @@ from hybrid_blocks.vllm.metrics import ClientsCollector, MultiProcessCollector, 
 from hybrid_blocks.vllm.metrics.served import PrometheusStatLogger, VllmPrometheusStatLogger  # type: ignore[attr-defined]
 from hybrid_blocks.vllm.pool import BlockPool, VllmBlockPool
 from hybrid_blocks.vllm.swap import back, swap
-
-logger = init_logger("vllm.hybrid_blocks")
 
 _REPLACEMENTS: tuple[tuple[Any, Any], ...] = (
     (VllmBlockPool, BlockPool),

@@ -5,16 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from vllm.distributed.kv_events import AllBlocksCleared
-from vllm.logger import init_logger
 from vllm.v1.core.block_pool import BlockPool as VllmBlockPool
 from vllm.v1.core.kv_cache_utils import BlockHash, BlockHashWithGroupId, KVCacheBlock
 from vllm.v1.request import Request
 
 from hybrid_blocks._core.vllm import Block, Blocks
+from hybrid_blocks.vllm.log import logger
 
 __all__ = ["BlockPool", "VllmBlockPool"]
-
-logger = init_logger("vllm.hybrid_blocks")
 
 
 class BlockPool(VllmBlockPool):

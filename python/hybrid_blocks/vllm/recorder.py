@@ -9,7 +9,6 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any, Final
 
-from vllm.logger import init_logger
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import Request, RequestStatus
@@ -20,8 +19,7 @@ from hybrid_blocks.recording.content import BLOCK_TOKENS, Content
 from hybrid_blocks.recording.record_file import of_engine, split
 from hybrid_blocks.recording.recorder import OF_PROCESS, Finished, Recorder
 from hybrid_blocks.units import human, parse_memory
-
-logger = init_logger("vllm.hybrid_blocks")
+from hybrid_blocks.vllm.log import logger
 
 VARIABLE: Final = variables.RECORD.name
 LARGEST_FILE: Final = variables.RECORD_BYTES.name

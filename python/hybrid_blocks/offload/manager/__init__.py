@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from uuid import uuid4
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
-from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import (
     ConfigInfoMapping,
     LoadStoreSpec,
@@ -34,8 +33,7 @@ from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
 from hybrid_blocks.offload.manager.write_back import WriteBack
 from hybrid_blocks.offload.tiers import TiersBelow
 from hybrid_blocks.offload.tiers.rates import ComputeRate
-
-logger = init_logger("vllm.hybrid_blocks")
+from hybrid_blocks.vllm.log import logger
 
 
 class HybridOffloadingManager(OffloadingManager):

@@ -3,7 +3,6 @@
 import time
 from typing import Any, Final
 
-from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import OffloadKey
 
 from hybrid_blocks.offload.manager.host import Host
@@ -12,8 +11,7 @@ from hybrid_blocks.offload.manager.request import RequestState
 from hybrid_blocks.offload.manager.write_back import WriteBack
 from hybrid_blocks.offload.tiers import TiersBelow
 from hybrid_blocks.offload.tiers.queue import TierQueue
-
-logger = init_logger("vllm.hybrid_blocks")
+from hybrid_blocks.vllm.log import logger
 
 # Seconds that the end of an engine may take beside what is under way then.
 _LONGEST_END: Final = 30.0

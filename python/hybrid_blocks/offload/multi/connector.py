@@ -17,7 +17,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
     MultiKVConnectorMetadata,
     MultiKVConnectorStats,
 )
-from vllm.logger import init_logger
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.multi import stats
@@ -26,6 +25,7 @@ from hybrid_blocks.offload.multi.choice import Offer, soonest
 from hybrid_blocks.offload.multi.loaded_bytes import LoadedBytes
 from hybrid_blocks.offload.multi.options import Options
 from hybrid_blocks.offload.tiers.rates import ComputeRate
+from hybrid_blocks.vllm.log import logger
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
-
-logger = init_logger("vllm.hybrid_blocks")
 
 
 class HybridMultiConnector(VllmMultiConnector):

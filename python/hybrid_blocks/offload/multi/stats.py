@@ -9,12 +9,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorStats,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorStats
-from vllm.logger import init_logger
 
 from hybrid_blocks.metrics import SEVERAL_COUNTERS, SEVERAL_GAUGES
 from hybrid_blocks.offload.multi.child import Child
-
-logger = init_logger("vllm.hybrid_blocks")
 
 CHOICE: Final = "choice"
 """The key of what was chosen; those of connectors are a place, a module and a class."""

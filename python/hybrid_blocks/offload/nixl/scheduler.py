@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
     NixlPullConnectorScheduler,
 )
-from vllm.logger import init_logger
 
 from hybrid_blocks import metrics as figures
 from hybrid_blocks.arithmetic import ceil_div
@@ -13,6 +12,7 @@ from hybrid_blocks.metrics import Sample
 from hybrid_blocks.offload.nixl import params
 from hybrid_blocks.offload.nixl.held import DEFAULT_SHARE, SHARE, Held
 from hybrid_blocks.offload.nixl.stalled import Stalled, StalledReads
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.specs import is_state
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.utils import BlockIds
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
-
-
-logger = init_logger("vllm.hybrid_blocks")
 
 
 class HandshakeData(dict[tuple[int, int], bytes]):

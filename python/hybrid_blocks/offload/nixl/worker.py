@@ -18,13 +18,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import (
     compute_nixl_compatibility_hash,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
-from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import MLAAttentionSpec
 
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.nixl.params import NO_ENGINE
 from hybrid_blocks.offload.nixl.stalled import StalledReads, timeout_of
 from hybrid_blocks.offload.slabs.rows import rows_of
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.specs import is_state, window_of
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
         ReqMeta,
     )
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.tp_mapping import TPMapping
-
-logger = init_logger("vllm.hybrid_blocks")
 
 _IN_SLABS = "pull of blocks in slabs, 1"
 """How engines at level ``natural`` transfer; a part of what both sides compare."""

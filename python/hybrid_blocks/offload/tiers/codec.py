@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
-from vllm.logger import init_logger
 
 from hybrid_blocks._core.offload import ChunkCodec
 from hybrid_blocks.offload.layout import Groups, group_number
+from hybrid_blocks.vllm.log import logger
 
 if TYPE_CHECKING:
     from hybrid_blocks._core.offload import ChunkStore
-
-logger = init_logger("vllm.hybrid_blocks")
 
 Bytes = npt.NDArray[np.uint8]
 # Memory for stored forms that a transfer takes at a time, if its largest chunk is not larger.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from vllm.logger import init_logger
 from vllm.v1.kv_offload.base import Locality
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -17,11 +16,10 @@ from hybrid_blocks.offload.layout import group_number
 from hybrid_blocks.offload.tiers.codec import Codec
 from hybrid_blocks.offload.tiers.rates import Read, ReadRate
 from hybrid_blocks.offload.tiers.workers import Workers
+from hybrid_blocks.vllm.log import logger
 
 if TYPE_CHECKING:
     from hybrid_blocks._core.offload import ChunkStore
-
-logger = init_logger("vllm.hybrid_blocks")
 
 # In each direction, so that reads do not wait behind writes.
 _NUM_THREADS: Final = 4

@@ -4,16 +4,14 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from hybrid_blocks.vllm.check.provenance import Provenance
 from hybrid_blocks.vllm.level import CHECK
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.scheduler.hooks import when_made
-
-logger = init_logger("vllm.hybrid_blocks")
 
 STEPS_BETWEEN_CHECKS_OF_BOOKS = 1_000
 """Steps after which the core compares its own lists, owners and keys with each other."""

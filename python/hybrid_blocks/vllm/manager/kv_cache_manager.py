@@ -4,7 +4,6 @@ from collections import Counter
 from typing import Any, ClassVar, Self
 
 import vllm
-from vllm.logger import init_logger
 from vllm.v1.core.kv_cache_manager import KVCacheManager as VllmKVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.metrics.stats import PrefixCacheStats
@@ -22,14 +21,13 @@ from hybrid_blocks.vllm.level import (
     publishes_usable_only,
     requested,
 )
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.metrics import Publisher
 from hybrid_blocks.vllm.metrics.served import engine_labels
 
 __all__ = ["KVCacheManager", "VllmKVCacheManager"]
 
-
-logger = init_logger("vllm.hybrid_blocks")
 
 _REFUSALS: list[str] = []
 """Why this process refused level ``natural``: its manager of blocks says so, and no one else."""

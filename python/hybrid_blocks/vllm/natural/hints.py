@@ -2,11 +2,8 @@
 
 from typing import Any
 
-from vllm.logger import init_logger
-
 from hybrid_blocks._core import SESSION_HINTS
-
-logger = init_logger("vllm.hybrid_blocks")
+from hybrid_blocks.vllm.log import logger
 
 ACTION = "hybrid_blocks.session"
 """The type of the actions among a request's ``kv_hints`` that are meant for the block manager."""

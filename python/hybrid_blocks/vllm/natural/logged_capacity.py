@@ -7,7 +7,6 @@ from math import lcm
 from typing import Any
 
 from vllm.config import VllmConfig
-from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import (
@@ -22,13 +21,12 @@ from hybrid_blocks.geometry import capacity
 from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.geometry.kernel_blocks import FLASHINFER_TOKENS, LATENT_KERNEL_BLOCK_TOKENS
 from hybrid_blocks.units import human
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from hybrid_blocks.vllm.manager.kv_cache_manager import note_refusal
 from hybrid_blocks.vllm.natural import planning
 from hybrid_blocks.vllm.natural.groups import arena_plan
 from hybrid_blocks.vllm.specs import is_state
-
-logger = init_logger("vllm.hybrid_blocks")
 
 CPU_BLOCK_TOKENS = 128
 """vLLM's block on a CPU where ``--block-size`` does not say."""

@@ -5,16 +5,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from vllm.config import VllmConfig
-from vllm.logger import init_logger
 from vllm.model_executor.layers.mamba.abstract import MambaBase
 from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from hybrid_blocks.model.layer import RUNNING, StateFormat
 from hybrid_blocks.reasons import first, sentence
 from hybrid_blocks.vllm.level import Level, cuts_forwards, forward_grant, worker_grant
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.worker import runner_hooks, state_layers
-
-logger = init_logger("vllm.hybrid_blocks")
 
 ANY_POSITION: Final = 1
 """Multiple of tokens after which layers that run in pieces can leave a state."""

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from vllm.config import VllmConfig
-from vllm.logger import init_logger
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import AttentionBackend
@@ -22,10 +21,9 @@ from hybrid_blocks.connector import Connector
 from hybrid_blocks.model.layer import RUNNING, StateFormat
 from hybrid_blocks.reasons import first, sentence
 from hybrid_blocks.vllm.level import CHECKPOINTS, Level, checkpoint_format, worker_grant
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.natural.layers import kept_bytes, zeroes_single_blocks
 from hybrid_blocks.vllm.specs import AT_NATURAL, is_state
-
-logger = init_logger("vllm.hybrid_blocks")
 
 STRIDED = ("CPU_ATTN",)
 """Backends that declare no layout with blocks outside layers, and read such blocks all the same."""

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 
-logger = init_logger("vllm.hybrid_blocks")
+from hybrid_blocks.vllm.log import logger
 
 
 class Scheduler(VllmScheduler):

@@ -9,7 +9,6 @@ the rest of the running requests in the rest of the token budget, and admits.
 import sys
 from typing import Any, Self
 
-from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler as VllmAsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -24,12 +23,11 @@ from vllm.v1.spec_decode.metrics import SpecDecodingStats
 from hybrid_blocks._core.vllm import DecodeBatch, ScheduledDecodes, SpecCounts
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.level import SCHEDULER, VARIABLE
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.scheduler import batching
 from hybrid_blocks.vllm.scheduler.stand_ins import Budget, EncoderConnector, Measured, Running
 
 __all__ = ["AsyncScheduler", "Scheduler", "VllmAsyncScheduler", "VllmScheduler"]
-
-logger = init_logger("vllm.hybrid_blocks")
 
 _OFF = f"{SCHEDULER}=off switches this off, {VARIABLE}=off the whole plugin"
 

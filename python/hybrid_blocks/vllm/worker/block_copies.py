@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from vllm.logger import init_logger
 from vllm.v1.worker import utils
 
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.worker import prefill_checkpoint
 from hybrid_blocks.vllm.worker.copies import split
-
-logger = init_logger("vllm.hybrid_blocks")
 
 vllm_copy_kv_cache_blocks_inplace = utils.copy_kv_cache_blocks_inplace
 
