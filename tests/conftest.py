@@ -72,6 +72,7 @@ NEED_VLLM = [
     "offload/test_killed.py",
     "offload/test_manager_campaign.py",
     "offload/test_moved_model.py",
+    "offload/test_multi_choice.py",
     "offload/test_nixl_over_slabs.py",
     "offload/test_nixl_refusals.py",
     "offload/test_offload_manager.py",

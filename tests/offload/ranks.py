@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.manager.host import HostLoadStoreSpec
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
 from hybrid_blocks.offload.tiers.codec import Codec
 from hybrid_blocks.offload.tiers.queue import Chunks

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hybrid_blocks._core.offload import DiskStore, ObjectStore
 from hybrid_blocks.offload.layout import Group, Groups, layout_versions
 from hybrid_blocks.offload.manager import HybridOffloadingManager
-from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.manager.host import HostLoadStoreSpec
 from hybrid_blocks.offload.tiers import TiersBelow
 from hybrid_blocks.offload.tiers.queue import TierQueue
 from hybrid_blocks.offload.tiers.rates import ComputeRate

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hybrid_blocks._core.offload import DiskStore
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.manager.host import HostLoadStoreSpec
 from hybrid_blocks.offload.tiers.queue import Chunks, TierQueue
 from scheduled import ATTENTION, STATE, Engine, Request, disk_at, objects_at
 from vllm.v1.kv_offload.base import LookupResult, OffloadKey

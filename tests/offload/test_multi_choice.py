@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from hybrid_blocks.connector import Connector
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.offload.multi.child import Child
-from hybrid_blocks.offload.multi.choice import Offer, soonest
+from hybrid_blocks.offload.multi.child import Child, Offer, soonest
 from hybrid_blocks.offload.multi.options import Options
 from hybrid_blocks.offload.tiers.rates import RETRY_AFTER
 from hypothesis import given

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from hybrid_blocks.errors import HybridBlocksError
-from hybrid_blocks.offload.slabs.worker import SlabWorker
+from hybrid_blocks.offload.slabs.connector import SlabWorker
 from nixl_sides import CUT, SLAB_BYTES, Slabs
 
 NUM_SLABS = 5

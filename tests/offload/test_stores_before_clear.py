@@ -10,7 +10,7 @@ import pytest
 import torch
 from hybrid_blocks.offload import stores_before_clear
 from hybrid_blocks.offload.cpu_worker import CpuWorker
-from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.manager.host import HostLoadStoreSpec
 from hybrid_blocks.offload.region import Header, Region
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
     OffloadingConnectorMetadata,

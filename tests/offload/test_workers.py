@@ -15,7 +15,7 @@ from hybrid_blocks.offload import chunk_copies, gpu_worker
 from hybrid_blocks.offload.chunk_copies import ChunkCopies
 from hybrid_blocks.offload.cpu_worker import CpuWorker
 from hybrid_blocks.offload.gpu_worker import _Handler
-from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.manager.host import HostLoadStoreSpec
 from hybrid_blocks.offload.region import Header, Region
 from vllm.v1.kv_offload.base import (
     CanonicalKVCacheRef,

@@ -14,7 +14,7 @@ from vllm.v1.kv_offload.base import (
 )
 
 from hybrid_blocks.offload.chunk_copies import ChunkCopies
-from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
+from hybrid_blocks.offload.manager.host import HostLoadStoreSpec
 from hybrid_blocks.offload.region import Region
 
 

@@ -23,13 +23,12 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from hybrid_blocks._core.offload import HostCache, RequestKeys
 from hybrid_blocks.errors import HybridBlocksError
 from hybrid_blocks.offload.layout import Groups
-from hybrid_blocks.offload.manager.host import ABSENT, Host
+from hybrid_blocks.offload.manager.host import ABSENT, Host, HostLoadStoreSpec
 from hybrid_blocks.offload.manager.lookups import Lookups
 from hybrid_blocks.offload.manager.metrics import Counts, HostInfo
 from hybrid_blocks.offload.manager.progress import Progress
 from hybrid_blocks.offload.manager.promotions import Promotions
 from hybrid_blocks.offload.manager.request import RequestState, all_keys
-from hybrid_blocks.offload.manager.transfer import HostLoadStoreSpec
 from hybrid_blocks.offload.manager.write_back import WriteBack
 from hybrid_blocks.offload.tiers import TiersBelow
 from hybrid_blocks.offload.tiers.rates import ComputeRate

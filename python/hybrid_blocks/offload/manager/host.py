@@ -3,13 +3,32 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from vllm.v1.kv_offload.base import Medium, OffloadingEvent, OffloadKey
+import numpy as np
+import numpy.typing as npt
+from vllm.v1.kv_offload.base import (
+    BlockIDsLoadStoreSpec,
+    Medium,
+    OffloadingEvent,
+    OffloadKey,
+)
 
 from hybrid_blocks._core.offload import HostCache
 from hybrid_blocks.offload.layout import Groups, group_number
 from hybrid_blocks.offload.manager.metrics import Counts
 
 ABSENT, PENDING, READY = range(3)
+
+
+class HostLoadStoreSpec(BlockIDsLoadStoreSpec):
+    """The manager's message to workers: chunks by the first byte of each in the region.
+
+    ``block_ids`` holds these bytes as ``int64``: vLLM's worker only counts and slices them.
+    """
+
+    def __init__(self, offsets: Sequence[int] | npt.NDArray[np.int64]) -> None:
+        """Name chunks in the order of the blocks on the device."""
+        super().__init__([])
+        self.block_ids = np.asarray(offsets, dtype=np.int64)
 
 
 class Host:

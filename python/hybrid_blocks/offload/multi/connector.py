@@ -20,12 +20,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.multi import stats
-from hybrid_blocks.offload.multi.child import Child, Load
-from hybrid_blocks.offload.multi.choice import Offer, soonest
-from hybrid_blocks.offload.multi.loaded_bytes import LoadedBytes
+from hybrid_blocks.offload.multi.child import Child, Load, Offer, soonest
 from hybrid_blocks.offload.multi.options import Options
 from hybrid_blocks.offload.tiers.rates import ComputeRate
 from hybrid_blocks.vllm.log import logger
+from hybrid_blocks.vllm.specs import is_state, window_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -34,6 +33,35 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
+
+
+class LoadedBytes:
+    """Bytes of a load: of attention for each token, of states the same for any length."""
+
+    def __init__(self, kv_cache_config: Any) -> None:
+        """Read the groups of an engine."""
+        self._of_states = 0
+        # Bytes of a token, and the tokens at the end that are loaded; None for all.
+        self._of_attention: list[tuple[float, int | None]] = []
+        for group in kv_cache_config.kv_cache_groups:
+            spec = group.kv_cache_spec
+            # A spec of several kinds of layers counts them itself.
+            num_layers = 1 if hasattr(spec, "kv_cache_specs") else len(group.layer_names)
+            page = spec.page_size_bytes * num_layers
+            if is_state(spec):
+                self._of_states += page
+            else:
+                self._of_attention.append((page / spec.block_size, window_of(spec)))
+
+    def of(self, num_tokens: int) -> int:
+        """Return the bytes of a load of ``num_tokens`` tokens."""
+        if not num_tokens:
+            return 0
+        attention = sum(
+            size * (num_tokens if window is None else min(num_tokens, window))
+            for size, window in self._of_attention
+        )
+        return self._of_states + int(attention)
 
 
 class HybridMultiConnector(VllmMultiConnector):

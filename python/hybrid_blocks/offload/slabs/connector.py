@@ -3,14 +3,18 @@
 import functools
 from typing import TYPE_CHECKING, Any
 
+import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import get_offloading_group_ids
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.v1.kv_offload.base import CanonicalKVCacheRef, CanonicalKVCaches, CanonicalKVCacheTensor
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.offload.slabs.config import drafters_of, is_slabbed, offloading_config
+from hybrid_blocks.offload.slabs.rows import rows_of
 from hybrid_blocks.offload.slabs.scheduler import SlabScheduler
-from hybrid_blocks.offload.slabs.worker import SlabWorker
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -20,6 +24,24 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 _vllm_init = OffloadingConnector.__init__
+
+
+class SlabWorker(OffloadingConnectorWorker):
+    """vLLM's worker side: the same copies, from and to rows that lie a slab's run apart.
+
+    Each layer has rows of its own, one for each id of its group.
+    """
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Note where the blocks of each layer lie."""
+        config: Any = self.kv_cache_config
+        groups = tuple(get_offloading_group_ids(config))
+        tensors: list[CanonicalKVCacheTensor] = []
+        refs: dict[int, list[CanonicalKVCacheRef]] = {number: [] for number in groups}
+        for layer in rows_of(config, groups, kv_caches):
+            refs[layer.group].append(CanonicalKVCacheRef(len(tensors), layer.page))
+            tensors.append(CanonicalKVCacheTensor(layer.rows, layer.page))
+        self._init_worker(CanonicalKVCaches(tensors, list(refs.values())))
 
 
 class SlabConnector(OffloadingConnector):
