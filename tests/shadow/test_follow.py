@@ -13,6 +13,8 @@ from hybrid_blocks.recording.record_file import ENDINGS, RecordFile
 from hybrid_blocks.recording.recorder import BEGAN, Finished, Recorder
 from hybrid_blocks.tools.cli.shadow import say
 from hybrid_blocks.tools.shadow.follow import Follower, Piece
+from hybrid_blocks.tools.shadow.publish import Page
+from hybrid_blocks.tools.top.read import GoneError, fetch
 from hybrid_blocks.tools.trace.recorded import Record
 from written import text
 
@@ -164,7 +166,7 @@ def test_a_disk_that_was_full_ends_a_file_and_the_restarted_engines_is_read(
 
 def test_a_full_disk_behind_the_output_ends_no_shadow(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("wb", 0) as full:
-        monkeypatch.setattr("sys.stdout", TextIOWrapper(full, write_through=True))  # type: ignore[type-var]
+        monkeypatch.setattr("sys.stdout", TextIOWrapper(full, write_through=True))
         with pytest.raises(OSError, match="No space"):
             print("a line", flush=True)
         say("a line")
@@ -249,3 +251,17 @@ def test_lines_that_are_skipped_are_counted(follow: Follow, path: Path) -> None:
 def test_a_name_that_no_recorder_writes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"ends in \.jsonl"):
         Follower(tmp_path / "traffic.csv")
+
+
+def test_a_page_shows_its_text_at_one_address_alone() -> None:
+    page = Page("127.0.0.1", 0)
+    page.text = "a 1\n"
+    try:
+        assert page.server_address[0] == "127.0.0.1"
+        address = f"http://127.0.0.1:{page.server_port}"
+        assert fetch(f"{address}/metrics") == "a 1\n"
+        with pytest.raises(GoneError, match="404"):
+            fetch(f"{address}/other")
+    finally:
+        page.shutdown()
+        page.server_close()

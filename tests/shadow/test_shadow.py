@@ -156,7 +156,7 @@ def test_records_of_two_engines_are_followed_side_by_side(
             raise EndedError
 
     monkeypatch.setattr(publish, "_POLL_S", 0.0)
-    monkeypatch.setattr(publish.time, "sleep", grow)
+    monkeypatch.setattr("time.sleep", grow)
     with pytest.raises(EndedError):
         run(path, shadows.__getitem__, page, {}, once=False)
     followed = [it.removeprefix(f"follows {path.parent}/") for it in said]

@@ -1,6 +1,7 @@
 """The view of a shadow: what the engine found, and each replay beside it."""
 
 from collections import Counter
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ from hybrid_blocks.tools.top.frame import View, frame
 from hybrid_blocks.tools.top.read import Reading, parse
 
 
-def engine(counts: dict[tuple[str, str], float], behind: float = 31.0, **peaks: int) -> Any:
+def engine(counts: Mapping[tuple[str, str], float], behind: float = 31.0, **peaks: int) -> Any:
     return SimpleNamespace(shadow=SimpleNamespace(counts=counts, behind=behind), peaks=peaks)
 
 

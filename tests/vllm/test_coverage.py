@@ -188,6 +188,7 @@ def test_the_command_says_what_a_level_costs_and_what_the_log_of_each_will_say()
     assert f"log            {version}: level natural; groups: …" in output
     assert f"log by default {version}: level manager; groups: …" in output
     assert "HYBRID_BLOCKS_EVENTS=all" in output
+    assert "HYBRID_BLOCKS_RECORD=FILE, then hybrid-blocks shadow FILE" in output
     found = re.search(r"in 24 GiB (\d+) requests of 8,192 tokens .* natural, and (\d+) at", output)
     assert found
     assert int(found[1]) > int(found[2]) > 0

@@ -42,8 +42,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Told]]:
             options += ["--mamba-ssm-cache-dtype", "float32"]  # the CPU's kernels know no other
             server = stack.enter_context(
                 serve(
-                    *(model, level, folder / f"{level}.log", *options),
-                    *("--kv-cache-memory-bytes", str(MEMORY)),
+                    model,
+                    level,
+                    folder / f"{level}.log",
+                    *(*options, "--kv-cache-memory-bytes", str(MEMORY)),
                     variables={"HYBRID_BLOCKS_RECORD": str(record)},
                 )
             )
