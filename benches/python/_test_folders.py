@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 _TESTS = Path(__file__).parents[2] / "tests"
-sys.path += [str(_TESTS / name) for name in ("", "plan", "vllm")]
+sys.path += [str(_TESTS / name) for name in ("", "plan", "shadow", "vllm")]
