@@ -26,10 +26,10 @@ NUM_INPUTS = 3
 class Run:
     """Answers of an engine, and the states that its forwards left.
 
-    ``tokens`` are the answers by prompt, and ``num_chunks`` the chunks of prompts. Of
-    ``num_states`` states of layers ``num_equal`` have the bytes of the first engine's after as many
-    tokens of the prompt. ``farthest`` is the largest difference of a number, as a share of its
-    tensor's largest.
+    ``tokens`` are the answers by prompt, and ``num_chunks`` the chunks of prompts. The first engine
+    has ``num_states`` of the states of layers too, after as many tokens of the prompt, and
+    ``num_equal`` have its bytes. ``farthest`` is the largest difference of a number, as a share of
+    its tensor's largest.
     """
 
     tokens: list[list[int]]
@@ -86,8 +86,9 @@ class Watch:
 
         added = []
         for id_, count in output.num_scheduled_tokens.items():
-            end = self._scheduler.requests[id_].num_computed_tokens
-            self.num_chunks += count > 1
+            request = self._scheduler.requests[id_]
+            end = request.num_computed_tokens
+            self.num_chunks += end - count < request.num_prompt_tokens
             blocks = self._scheduler.kv_cache_manager.get_block_ids(id_)
             for group in self._groups():
                 for place in self._places:
@@ -140,6 +141,7 @@ def _main(task: dict[str, Any]) -> None:
         pairs = [
             (one, other)
             for key, states in watch.states.items()
+            if key in first
             for one, other in zip(states, first[key], strict=True)
         ]
         answers.append(

@@ -42,13 +42,13 @@ _made = interpreter.GridExecutor.__init__
 HEADS, HEAD, WIDTH, CHUNK = 2, 32, 4, 64
 """Heads, numbers a head, tokens that a convolution sees, and tokens of a kernel's chunk."""
 
-ROWS = ((20, 1, ()), (0, 150, (1, 33, 64, 107, 149)), (40, 70, (1, 24, 69)))
+ROWS = ((20, 1, ()), (0, 150, (1, 33, 35, 38, 64, 107, 149)), (40, 70, (1, 3, 6, 24, 69)))
 """Rows of the batch: tokens computed before, tokens of the step, offsets of checkpoints in them."""
 
 NUM_DRAFTS = int(os.environ.get("NUM_DRAFTS", "0"))
 """Drafts of the first row, which decodes; all but one are right."""
 
-NUM_SLOTS = 26
+NUM_SLOTS = 30
 
 
 @dataclass
@@ -65,8 +65,6 @@ class Case:
     """Type of the arguments; recurrent states are float32."""
     first_token: bool = True
     """Whether a request's first token may be a piece of its own."""
-    drafts: bool = True
-    """Whether the layer computes beside drafts."""
 
 
 def layer_of(path: str, **attributes: Any) -> Any:
@@ -405,7 +403,6 @@ def mamba1() -> Case:
         [(WIDTH - 1, inner), (inner, size)],
         {"hidden_states": (0, (hidden,)), "output": (0, (hidden,))},
         "output",
-        drafts=False,
     )
 
 
@@ -486,7 +483,6 @@ def minimax() -> Case:
         {"hidden_states": (0, (hidden,)), "output": (0, (hidden,)), "positions": (0, ())},
         "output",
         first_token=False,
-        drafts=False,
     )
 
 
@@ -560,9 +556,9 @@ def batch_of(parts: list[Part]) -> CommonAttentionMetadata:
     )
 
 
-def drafts_of(case: Case, parts: list[Part]) -> dict[str, Any]:
+def drafts_of(parts: list[Part]) -> dict[str, Any]:
     """Return the drafts for builders: the first row has some, one of them wrong."""
-    if not NUM_DRAFTS or not case.drafts:
+    if not NUM_DRAFTS:
         return {}
     drafts = torch.tensor([-1 if part[0] else NUM_DRAFTS for part in parts], dtype=torch.int32)
     accepted = torch.where(drafts < 0, 1, NUM_DRAFTS).to(torch.int32)
@@ -640,8 +636,10 @@ def run(make: Callable[[], Case]) -> dict[str, Any]:
     case = made(make)
     kind = type(case.layer)
     answer: dict[str, Any] = {"class": f"{kind.__module__}:{kind.__qualname__}"}
-    if NUM_DRAFTS and not case.drafts:
-        return answer | {"left_out": "vLLM computes no drafts with it"}
+    row = state_layers.row_of(case.layer)
+    assert row
+    if NUM_DRAFTS and not row.drafts:
+        return answer | {"left_out": "chunks end at checkpoints beside drafts"}
     rows = rows_of(case)
     parts: list[Part] = [
         (at, 1 + 4 * at, before, count) for at, (before, count, _) in enumerate(rows)
@@ -687,7 +685,7 @@ def strided(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def kept_in(row: int, number: int) -> int:
-    return 13 + 6 * (row - 1) + number
+    return 13 + 8 * (row - 1) + number
 
 
 def in_chunks(
@@ -704,7 +702,7 @@ def in_chunks(
                 name: tensor.narrow(case.arguments[name][0], begin + first, last - first)
                 for name, tensor in arguments.items()
             }
-            call(case, case.builder.build(0, part, **drafts_of(case, [one])), own, method)
+            call(case, case.builder.build(0, part, **drafts_of([one])), own, method)
             if last < count:
                 for tensor in case.layer.kv_cache:
                     tensor[kept_in(number, place)] = tensor[slot]
@@ -725,7 +723,10 @@ def cut_of(case: Case, parts: list[Part], rows: Any) -> tuple[Any, Step]:
     }
     step = Step([one for row in due.values() for one in row])
     step.begin(str(number) for number, *_ in parts)
-    batch, drafts = batch_of(parts), drafts_of(case, parts)
+    batch, drafts = batch_of(parts), drafts_of(parts)
+    assert batch.is_prefilling is not None
+    # As vLLM's first runner counts a request that computes its answer again.
+    batch.is_prefilling[-1] = False
     whole = case.builder.build(0, batch, **drafts)
     group: Any = SimpleNamespace(get_metadata_builder=lambda _: case.builder)
     setattr(whole, pieces.ATTRIBUTE, list(runner_hooks._pieces(group, batch, due, step, drafts)))

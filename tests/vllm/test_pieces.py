@@ -246,7 +246,8 @@ class Builder:
                 "most": self.decode_cudagraph_max_bs,
             }
         )
-        return SimpleNamespace(part=batch)
+        slots = batch.block_table_tensor[:, 0]
+        return SimpleNamespace(part=batch, non_spec_state_indices_tensor=slots)
 
 
 @pytest.fixture
@@ -299,6 +300,28 @@ def test_a_groups_metadata_has_pieces_once_and_builders_stand_as_before() -> Non
             assert not hasattr(metadata, ATTRIBUTE)
             assert len(builder.calls) == 1
     assert not prefill_checkpoint.is_any_due()
+
+
+def test_pieces_of_a_request_that_computes_its_answer_again_are_prefills() -> None:
+    rows: Rows = [(70, 3, []), (64, 9, [2, 4])]
+    group, _, _ = engine(0, Builder())
+    batch = batch_of(rows)
+    batch.is_prefilling = torch.tensor([False, False])
+    found = list(runner_hooks._pieces(group, batch, checkpoints_of(rows), Step([]), {}))
+    counted = [one.metadata.part.is_prefilling.tolist() for one in found]
+    assert counted == [[False, True], [True], [True]]
+    assert not batch.is_prefilling.any()
+
+
+def test_kernels_on_a_cpu_get_slots_of_pieces_side_by_side() -> None:
+    """A decode's table has a column a draft, and vLLM leaves the stride of a single row."""
+    rows: Rows = [(0, 9, [4])]
+    group, _, _ = engine(0, Builder())
+    batch = batch_of(rows)
+    batch.block_table_tensor = torch.tensor([[10, 11, 12]], dtype=torch.int32)
+    for one in runner_hooks._pieces(group, batch, checkpoints_of(rows), Step([]), {}):
+        slots = one.metadata.non_spec_state_indices_tensor
+        assert (slots.tolist(), slots.stride()) == ([10], (1,))
 
 
 def test_a_forward_that_left_a_checkpoint_out_is_an_error() -> None:

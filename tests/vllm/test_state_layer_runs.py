@@ -30,8 +30,6 @@ INTERPRETED = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_TRITON_FORCE_FIRST_CONFIG": "1",
 }
-WITHOUT_DRAFTS = {"MambaMixer", "MiniMaxText01LinearAttention"}
-"""Classes whose decodes vLLM computes a token at a time alone."""
 
 
 @cache
@@ -50,15 +48,19 @@ def runs(num_drafts: int) -> dict[str, Any]:
     return {answer["class"]: answer for answer in answers}
 
 
-@pytest.mark.parametrize("num_drafts", [0, 2])
-@pytest.mark.parametrize("name", [row["class"] for row in COVERED])
+@pytest.mark.parametrize(
+    ("name", "num_drafts"),
+    [
+        (row["class"], num_drafts)
+        for row in COVERED
+        for num_drafts in ((0, 2) if row.get("drafts", True) else (0,))
+    ],
+)
 def test_pieces_leave_the_bytes_of_chunks(name: str, num_drafts: int) -> None:
     answer = runs(num_drafts)[name]
-    if num_drafts and name.partition(":")[2] in WITHOUT_DRAFTS:
-        assert "left_out" in answer
-        return
     # Each row's own state, those of its drafts, and its checkpoints.
-    assert answer["changed_states"] >= answer["num_states"] > 9
+    # A prompt that a layer took for drafts would leave states in the slots of its own drafts too.
+    assert 9 < answer["num_states"] <= answer["changed_states"] <= answer["num_states"] + num_drafts
     assert answer["wrong_states"] == []
     assert answer["outputs_equal"]
     assert answer["is_finite"]

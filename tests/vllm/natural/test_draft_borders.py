@@ -133,10 +133,14 @@ def drawn_mix(draw: Random) -> Mix:
 
 
 def live_with_drafts(seed: int, level: Level, *, is_one_call: bool, is_async: bool) -> FakeEngine:
-    """Live a drawn life with accepted drafts; level natural knows no interval."""
+    """Live a drawn life with accepted drafts; level natural knows no interval.
+
+    Every second life of level natural leaves states inside chunks.
+    """
     mix = drawn_mix(Random(seed))
     if level is Level.NATURAL:
-        mix = replace(mix, retention_interval=None)
+        alignment = 1 if seed // len(KINDS) % 2 else None
+        mix = replace(mix, retention_interval=None, prefill_checkpoint_alignment=alignment)
     return live(mix, level, seed, 60, is_async=is_async, is_one_call=is_one_call)
 
 

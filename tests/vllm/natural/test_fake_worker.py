@@ -191,6 +191,9 @@ MIXES = {
     "full-states-inside-drafts": Mix(
         (full(16), state(3), state(3)), 80, num_drafts=3, prefill_checkpoint_alignment=1
     ),
+    "full-state-inside-drafter": Mix(
+        (full(16), state(2), full(16)), 90, 2, drafter=2, prefill_checkpoint_alignment=1
+    ),
     "full-sliding-state-inside-priorities": Mix(
         (full(16), sliding(16, 33), state()), 50, is_priority=True, prefill_checkpoint_alignment=4
     ),

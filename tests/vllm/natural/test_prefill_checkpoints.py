@@ -19,6 +19,7 @@ from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 
 STATE: Any = mamba(1024, "align")
 MARKED: Any = replace(STATE, block_stride_alignment=1)
+TRIMMED = SimpleNamespace(enable_adaptive_verification=True)
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +66,7 @@ def test_an_engine_without_states_says_nothing(told: list[str]) -> None:
         ("unmarked_states", {}, {"b": MARKED, "c": STATE}, "full"),
         ("smaller_checkpoints", {}, {"b": MARKED}, "int8"),
         ("dbo", {"parallel_config": SimpleNamespace(use_ubatching=True)}, {"b": MARKED}, "full"),
-        ("drafts_inside", {"speculative_config": object()}, {"b": MARKED}, "full"),
+        ("trimmed_drafts", {"speculative_config": TRIMMED}, {"b": MARKED}, "full"),
     ],
 )
 def test_an_engine_that_cannot_says_why(
@@ -126,6 +127,7 @@ def test_a_layer_that_the_table_names_is_marked_and_runs_in_pieces(
     ("key", "kind", "changes"),
     [
         ("state_layer", Other, {}),
+        ("drafted_states", MambaMixer, {"speculative_config": object()}),
         ("draft_states", MambaMixer2, {"is_draft": True}),
         ("adapted_states", MambaMixer, {"lora_config": object()}),
     ],
@@ -138,10 +140,13 @@ def test_a_layer_that_cannot_keeps_its_spec_and_the_log_says_why(
     assert not state_layers._UNDO
 
 
-def test_adapters_beside_layers_that_multiply_no_weights_in_pieces_change_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("option", ["lora_config", "speculative_config"])
+def test_adapters_and_drafts_change_nothing_for_layers_that_take_them(
+    option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert spec_of(MambaMixer2, monkeypatch, lora_config=object()) == MARKED
+    changes: dict[str, Any] = {option: object()}
+    assert spec_of(MambaMixer2, monkeypatch, **changes) == MARKED
+    assert alignment(config(**changes), {"b": MARKED}, "full") == ANY_POSITION
 
 
 def test_a_release_without_the_hooks_keeps_its_forward(

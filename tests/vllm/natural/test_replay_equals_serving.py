@@ -39,6 +39,8 @@ class Case:
     budget: int = 8192
     alignment: int | None = None
     """Multiple of tokens after a chunk's start at which workers keep states inside it."""
+    drafts: int = 0
+    """Drafts that have room; none is accepted."""
 
     def trace(self) -> Trace:
         trace = generate(self.workload, self.seed, self.num_requests)
@@ -49,6 +51,7 @@ class Case:
         return Deployment(
             max_model_len=int(trace.total_tokens.max()) + 1,
             max_num_batched_tokens=self.budget,
+            num_speculative_tokens=self.drafts,
             in_flight_batches=1,
         )
 
@@ -135,6 +138,8 @@ def served(case: Case) -> Run:
         max_num_batched_tokens=case.budget,
         hash_block_size=min(group.kv_cache_spec.block_size for group in config.kv_cache_groups),
         scheduler_cls=Scheduler,
+        num_draft_tokens=case.drafts,
+        draft_method="eagle",
     )
     manager: Any = scheduler.kv_cache_manager
     pool = manager.block_pool
@@ -178,6 +183,8 @@ CASES = (
     Case("Qwen3.5-27B", 5, "tools", 30, 16, budget=2048, alignment=1),
     Case("Qwen3.5-27B", 6, "conversations", 60, 64, alignment=1),
     Case("Nemotron-H-8B", 2, "documents", 30, 8, alignment=64),
+    Case("Qwen3.5-27B", 6, "tools", 30, 16, budget=2048, alignment=1, drafts=2),
+    Case("Granite-4.0-H-Small", 6, "conversations", 40, 32, alignment=1, drafts=2),
 )
 MORE = tuple(
     Case(model, gib, workload, 120, at_once, seed, alignment=alignment)

@@ -26,7 +26,7 @@ def serve(served: Served, turn: str, length: int) -> int:
 def test_a_prompt_is_found_up_to_its_last_whole_block(
     lengths: list[int], num_drafts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Beside drafts chunks end at checkpoints; a short prompt saves less than a step of this card.
+    # A short prompt saves less than a step of this card.
     monkeypatch.setenv(CHECKPOINTS, "learned")
     deployment = Deployment(
         max_model_len=16_384,
@@ -34,9 +34,7 @@ def test_a_prompt_is_found_up_to_its_last_whole_block(
         num_speculative_tokens=num_drafts,
         in_flight_batches=1,
     )
-    case = Case(
-        load_model("Qwen3.8-27B"), 64 * 2**30, deployment, num_requests=4, inside=not num_drafts
-    )
+    case = Case(load_model("Qwen3.8-27B"), 64 * 2**30, deployment, num_requests=4, inside=True)
     with serving(Side.NATURAL, case) as served:
         for length in lengths:
             serve(served, "first", length)

@@ -44,6 +44,7 @@ def _reason_of_layer(layer: Any, vllm_config: VllmConfig) -> str | None:
     unfit = {
         "whole_forward": not cuts_forwards(),
         "state_layer": row is None,
+        "drafted_states": row and not row.drafts and vllm_config.speculative_config is not None,
         "draft_states": layer.is_draft_layer,
         "adapted_states": row and row.projects and vllm_config.lora_config is not None,
     }
@@ -81,7 +82,7 @@ def _reason(
         "whole_forward": not cuts_forwards(),
         "smaller_checkpoints": checkpoint_format != RUNNING,
         "dbo": config.parallel_config.use_ubatching,
-        "drafts_inside": config.speculative_config is not None,
+        "trimmed_drafts": getattr(config.speculative_config, "enable_adaptive_verification", False),
     }
     if why := first(options, format=checkpoint_format):
         return why

@@ -55,6 +55,10 @@ class Piece:
         # The last piece takes what else the layer's tensors hold, as padding does.
         self.tokens = slice(cut.begin, None if is_last else cut.end)
         self.metadata = metadata
+        indices = getattr(metadata, "non_spec_state_indices_tensor", None)
+        if indices is not None and indices.is_cpu:
+            # vLLM's CPU kernel of GatedDeltaNet asks for a stride of 1, even of a single row.
+            metadata.non_spec_state_indices_tensor = indices.new_empty(len(indices)).copy_(indices)
         self.src: Any = None
         self.dst: Any = None
         self.step = step
@@ -89,6 +93,19 @@ def cut(
             yield Cut(begin, end, slice(row, at + 1), one.position, one)
             begin, row = end, at
     yield Cut(begin, num_tokens, slice(row, num_rows))
+
+
+def as_prefills(batch: Any, rows: list[int]) -> Any:
+    """Return vLLM's metadata of a batch whose ``rows`` count as prefills.
+
+    vLLM's first runner takes a request that computes its answer again for a decode. Builders would
+    take a piece of it that is as short as a decode with drafts for one.
+    """
+    if batch.is_prefilling is None:
+        return batch
+    is_prefilling = batch.is_prefilling.clone()
+    is_prefilling[rows] = True
+    return batch.replace(is_prefilling=is_prefilling)
 
 
 def part_of(batch: Any, piece: Cut) -> Any:

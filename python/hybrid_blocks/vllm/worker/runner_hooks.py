@@ -12,7 +12,14 @@ from functools import partial
 from typing import Any, Final
 
 from hybrid_blocks.vllm.worker import prefill_checkpoint, state_layers
-from hybrid_blocks.vllm.worker.pieces import ATTRIBUTE, BY_ROW_OF_BUILDERS, Piece, cut, part_of
+from hybrid_blocks.vllm.worker.pieces import (
+    ATTRIBUTE,
+    BY_ROW_OF_BUILDERS,
+    Piece,
+    as_prefills,
+    cut,
+    part_of,
+)
 from hybrid_blocks.vllm.worker.prefill_checkpoint import Step
 
 FIRST_RUNNER: Final = "vllm.v1.worker.gpu_model_runner"
@@ -129,6 +136,7 @@ def _pieces(
     starts = batch.query_start_loc_cpu.tolist()
     lengths = batch.seq_lens_cpu_upper_bound.tolist()
     cuts = list(cut(starts, lengths, batch.num_actual_tokens, due))
+    batch = as_prefills(batch, list(due))
     aligned = getattr(builder, "mamba_aligned_state_indices", None)
     for one in cuts:
         rows = one.rows

@@ -33,6 +33,7 @@ class Row:
     methods: tuple[str, ...]
     tokens: Mapping[str, int]
     projects: bool = False
+    drafts: bool = True
     on_cpu: tuple[str, ...] = ()
 
 
@@ -45,6 +46,7 @@ def rows() -> Mapping[str, Row]:
             tuple(row["methods"]),
             row["tokens"],
             row.get("projects", False),
+            row.get("drafts", True),
             tuple(row.get("on_cpu", ())),
         )
         for row in listed["covered"]

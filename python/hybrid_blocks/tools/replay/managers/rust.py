@@ -185,9 +185,8 @@ def make_rust(
         sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
     else:
         sizes = {"num_slabs": geometry.num_slabs, "blocks_per_slab": list(geometry.pools)}
-    # As level natural decides: no forward pass converts states, and drafts end chunks.
-    is_converted = any(group.kept_pool is not None for group in geometry.groups)
-    is_inside = not is_converted and not cache.num_speculative_tokens
+    # As level natural decides: no forward pass converts states.
+    is_inside = all(group.kept_pool is None for group in geometry.groups)
     core = BlockManager(
         groups,
         hasher,
