@@ -15,10 +15,10 @@ Counts = npt.NDArray[np.int32]
 class ReplayManager(Protocol):
     """A manager as a scheduler drives it, and what its memory is used for."""
 
-    looks_again = False
+    looks_again: bool = False
     """Whether a try to admit a request counts though it is refused, so that each step makes one."""
 
-    starts_later = False
+    starts_later: bool = False
     """Whether a prompt that the budget would cut waits for the next step, if it ends no later."""
 
     unit: BlockUnit
