@@ -61,13 +61,13 @@ def test_the_padding_of_qwen_with_two_draft_tokens_is_the_one_that_vllm_logs() -
 
 
 def test_blocks_of_one_size_need_no_more_than_one_block_a_slab() -> None:
-    slab = choose([Demand(4096, 10**6), Demand(4096, 10**5)])
+    slab = choose((Demand(4096, 10**6), Demand(4096, 10**5)))
     assert slab.slab_bytes == 4096
     assert slab.blocks_per_slab == (1, 1)
 
 
 def test_sizes_with_a_small_common_multiple_are_not_padded() -> None:
-    slab = choose([Demand(3 * 65_536, 10**8), Demand(5 * 65_536, 10**8)])
+    slab = choose((Demand(3 * 65_536, 10**8), Demand(5 * 65_536, 10**8)))
     assert slab.slab_bytes % (15 * 65_536) == 0
 
 

@@ -158,7 +158,7 @@ def _choose(groups: Sequence[LayerGroup]) -> tuple[Layout, slab.Slab]:
     kept = [group for group in groups if group.layers[0].kept_bytes is not None]
     demands = [_demand(group, num_regions) for group in groups]
     demands += [_kept_demand(group, num_regions) for group in kept]
-    chosen = slab.choose(demands, num_regions)
+    chosen = slab.choose(tuple(demands), num_regions)
     kept_cuts = iter(chosen.blocks_per_slab[len(groups) :])
     layout = Layout(
         groups=tuple(groups),

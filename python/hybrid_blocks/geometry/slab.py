@@ -16,7 +16,7 @@ Between two multiples of a block size the padding only grows with the slab. So t
 are multiples of each block size, rounded up until all strides are whole.
 """
 
-from collections.abc import Sequence
+from functools import lru_cache
 from heapq import merge
 from itertools import count
 from math import inf, lcm
@@ -72,7 +72,8 @@ class Slab(msgspec.Struct, frozen=True):
     cost: float
 
 
-def choose(demands: Sequence[Demand], num_regions: int = 1) -> Slab:
+@lru_cache  # every stage and rank asks for the same slab
+def choose(demands: tuple[Demand, ...], num_regions: int = 1) -> Slab:
     """Cheapest slab for groups with the given blocks; the smaller of two that cost the same.
 
     ``num_regions`` equal parts of a slab must each hold whole, aligned strides.
