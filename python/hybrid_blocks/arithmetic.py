@@ -11,15 +11,19 @@ def needs_more(total: int, first: int, most: int) -> bool:
     return 1 + ceil_div(total - first, most) > ceil_div(total, most)
 
 
-def prompts_outweigh(num_prompts: int, num_waiting: int, num_running: int) -> bool:
-    """Whether prompts gain more by a shorter step than they lose by requests that generate.
+def prompts_outweigh(
+    num_prompts: int, num_waiting: int, num_running: int, step_budgets: float
+) -> bool:
+    """Whether the prompts of a step gain more by a shorter one than all others lose.
 
-    Shorter steps let these end sooner, and the prompts that follow them join a longer queue. Of
-    the running requests, ``num_prompts`` are computed in the step; each ends sooner for sure, and
-    counts twice.
+    Shorter steps let requests that generate end sooner, and the prompts that follow them join a
+    longer queue. Of the running requests, ``num_prompts`` are computed in the step; each ends
+    sooner for sure, and counts twice. The first of ``num_waiting`` prompts leaves a part of the
+    budget: those behind it end later by that part of a step, which costs ``step_budgets``.
     """
     num_generating = num_running - num_prompts
-    return num_prompts > 0 and 2 * num_prompts + num_waiting >= num_generating
+    gained = num_prompts > max(num_waiting - 1, 0) * step_budgets
+    return gained and 2 * num_prompts + num_waiting >= num_generating
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -54,6 +54,15 @@ def test_a_prompt_that_is_cut_starts_where_most_requests_generate(
     assert chunks_of(scheduler, (32, 32)) == first
 
 
+@pytest.mark.parametrize(("step_tokens", "first"), [(16, (32, 0)), (24, (32, 16))])
+def test_a_prompt_that_is_cut_starts_where_those_behind_it_lose_more(
+    step_tokens: int, first: tuple[int, ...]
+) -> None:
+    scheduler = scheduler_of()
+    scheduler.kv_cache_manager.step_tokens = step_tokens
+    assert chunks_of(scheduler, (32, 32, 8, 8))[:2] == first
+
+
 def scheduler_of() -> Any:
     return scheduler_over(
         MIXES["full-state-inside"].config(Level.NATURAL),

@@ -375,9 +375,11 @@ class VirtualEngine:
 
     def _starts_later(self, left: int, budget: int) -> bool:
         """Return whether a prompt leaves the rest of the budget, which cuts it, to those before."""
-        is_cut = left > budget and needs_more(left, budget, self.config.max_num_batched_tokens)
+        most = self.config.max_num_batched_tokens
+        budgets = self._manager.step_tokens / most
+        is_cut = left > budget and needs_more(left, budget, most)
         return is_cut and prompts_outweigh(
-            self._num_computing(), len(self._waiting), len(self._batch)
+            self._num_computing(), len(self._waiting), len(self._batch), budgets
         )
 
     def _allocate(self, state: Pending, chunk: int) -> bool:

@@ -21,6 +21,9 @@ class ReplayManager(Protocol):
     starts_later: bool = False
     """Whether a prompt that the budget would cut waits for the next step, if it ends no later."""
 
+    step_tokens: int = 0
+    """Prompt tokens that take as long as one more step; 0 where that is not known."""
+
     unit: BlockUnit
     """The unit of ``num_blocks`` and ``num_free_blocks``."""
 

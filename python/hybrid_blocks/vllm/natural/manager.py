@@ -114,6 +114,11 @@ class NaturalKVCacheManager(NativeKVCacheManager):
             enable_events=geometry.enable_events or bool(self._states),
         )
 
+    @cached_property
+    def step_tokens(self) -> int:
+        """Prompt tokens that take as long as one more step; 0 where that is not known."""
+        return CheckpointPolicy(self._placement()).options["step_tokens"] or 0
+
     def _placement(self) -> str:
         """Return the user's placement. If it names no price of a step, the engine's is added."""
         tokens = self.kv_cache_config.step_tokens

@@ -45,7 +45,7 @@ def _starts_later(scheduler: Any, request: Request, num_left: int, num_new: int)
     """Return whether a prompt leaves the rest of a budget, which cuts it, to those before it.
 
     Prompts of this step end sooner without its first tokens, and it ends no later by starting in
-    the next one. Prompts have to outweigh the requests that generate.
+    the next one. They have to outweigh the requests that generate, and the prompts behind it.
     """
     if num_new >= num_left or request.status is RequestStatus.RUNNING:
         return False
@@ -55,7 +55,8 @@ def _starts_later(scheduler: Any, request: Request, num_left: int, num_new: int)
         return False
     num_prompts = sum(it.num_computed_tokens + 1 < it.num_tokens for it in scheduler.running)
     num_running, _ = scheduler.get_request_counts()
-    return prompts_outweigh(num_prompts, len(scheduler.waiting), num_running)
+    budgets = scheduler.kv_cache_manager.step_tokens / scheduler.max_num_scheduled_tokens
+    return prompts_outweigh(num_prompts, len(scheduler.waiting), num_running, budgets)
 
 
 def _handle_blocked(self: Any, request: Request) -> bool:

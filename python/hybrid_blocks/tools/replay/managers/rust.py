@@ -61,6 +61,8 @@ class RustManager(ReplayManager):
         self._geometry = geometry = cache.geometry
         self.unit = unit_of(geometry, has_model=cache.model is not None)
         self.starts_later = any(it.slots_per_request is not None for it in geometry.groups)
+        placement = options.placement or CheckpointPolicy()
+        self.step_tokens = placement.options["step_tokens"] or 0
         self._pools = range(len(geometry.pools))
         self._block_bytes = [group.block_bytes for group in geometry.groups]
         self._num_lookahead_tokens = cache.num_speculative_tokens
