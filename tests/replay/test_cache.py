@@ -18,6 +18,29 @@ def test_the_arena_is_the_natural_plan_of_the_memory() -> None:
     assert len(hybrid.geometry.pools) > 1
 
 
+@pytest.mark.parametrize(
+    ("model", "is_inside_beside_drafts"),
+    [
+        ("Qwen3.5-27B", True),
+        ("Kimi-Linear-48B-A3B", True),
+        ("Jamba-1.5-Mini", False),
+        ("MiniMax-Text-01", False),
+        ("Ring-2.5-1T", False),
+    ],
+)
+def test_states_are_left_inside_chunks_where_level_natural_leaves_them(
+    model: str, is_inside_beside_drafts: bool
+) -> None:
+    alone, drafting = (
+        model_cache(model, "24GiB", Deployment(num_speculative_tokens=number)) for number in (0, 2)
+    )
+    assert alone.leaves_states_inside
+    assert drafting.leaves_states_inside is is_inside_beside_drafts
+    assert (
+        not model_cache("Nemotron-H-8B", "24GiB", Deployment()).keeping("int8").leaves_states_inside
+    )
+
+
 def test_memory_without_room_for_a_block_is_refused() -> None:
     with pytest.raises(PlanError, match="hold no slab"):
         model_cache("Granite-4.0-Micro", "1MiB", Deployment())

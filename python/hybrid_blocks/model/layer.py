@@ -137,6 +137,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     family: ClassVar[str]
     kind: ClassVar[str] = "state"
     takes_ssm_dtype: ClassVar[bool] = True
+    is_left_beside_drafts: ClassVar[bool] = True
+    """Whether a forward leaves states inside chunks of prompts where requests draft."""
     ssm_dtype: str | None = None
 
     def tensors(self, rank: Rank) -> tuple[StateTensor, ...]:
@@ -218,6 +220,7 @@ class LightningAttention(State, frozen=True, kw_only=True, tag="lightning", tag_
 
     family: ClassVar[str] = "lightning"
     takes_ssm_dtype: ClassVar[bool] = False
+    is_left_beside_drafts: ClassVar[bool] = False
     heads: int
     head_dim: int
 
@@ -232,6 +235,7 @@ class Mamba1(State, frozen=True, kw_only=True, tag="mamba1", tag_field="kind"):
     """A (inner, state) matrix and kernel - 1 convolution columns."""
 
     family: ClassVar[str] = "mamba1"
+    is_left_beside_drafts: ClassVar[bool] = False
     inner_dim: int
     state_dim: int
     conv_kernel: int

@@ -100,6 +100,20 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
         """Tokens drafted beyond the one sampled."""
         return self.geometry.decode_tokens - 1
 
+    @property
+    def leaves_states_inside(self) -> bool:
+        """Whether forwards leave states inside chunks of prompts, as level ``natural`` decides.
+
+        No forward converts states. Beside drafts some layers cannot, nor can a drafter's own.
+        """
+        if any(group.kept_pool is not None for group in self.geometry.groups):
+            return False
+        if self.model is None or not self.num_speculative_tokens:
+            return True
+        drafted = any(isinstance(layer.cache, State) for layer in self.model.draft_layers)
+        states = (layer.cache for layer in self.model.layers if isinstance(layer.cache, State))
+        return not drafted and all(state.is_left_beside_drafts for state in states)
+
 
 def model_cache(model: str, memory: str | int, deployment: Deployment) -> Cache:
     """Plan ``memory`` for a model: a name of the model table, or a ``config.json``."""

@@ -187,15 +187,14 @@ def make_rust(
         sizes: dict[str, object] = {"num_blocks": geometry.num_slabs}
     else:
         sizes = {"num_slabs": geometry.num_slabs, "blocks_per_slab": list(geometry.pools)}
-    # As level natural decides: no forward pass converts states.
-    is_inside = all(group.kept_pool is None for group in geometry.groups)
+    alignment = config.prefill_checkpoint_alignment if cache.leaves_states_inside else None
     core = BlockManager(
         groups,
         hasher,
         placement=options.placement,
         max_in_flight_tokens=geometry.in_flight_tokens,
         max_request_tokens=cache.deployment.max_model_len if cache.deployment else None,
-        prefill_checkpoint_alignment=config.prefill_checkpoint_alignment if is_inside else None,
+        prefill_checkpoint_alignment=alignment,
         watermark=int(config.watermark * (geometry.num_slabs - 1)),
         enable_events=options.places is not None or options.with_film or options.host_bytes > 0,
         **sizes,  # type: ignore[arg-type]
