@@ -72,7 +72,8 @@ def _recorder(scheduler: Any) -> Recorder | None:
     if not OF_PROCESS:
         try:
             engine = getattr(scheduler.parallel_config, "data_parallel_index", 0)
-            recorder = Recorder(of_engine(_path(), engine), _largest_file())
+            path = of_engine(_path(), engine)
+            recorder = Recorder(path, _largest_file())
         except OSError as error:
             logger.warning("hybrid_blocks records no traffic: %s", error)
             OF_PROCESS.append(None)
@@ -80,7 +81,7 @@ def _recorder(scheduler: Any) -> Recorder | None:
         OF_PROCESS.append(recorder)
         logger.info(
             "hybrid_blocks records finished requests, without prompts, to %s; at most %s a file",
-            recorder.path,
+            path,
             human(_largest_file()),
         )
     return OF_PROCESS[0]
