@@ -45,6 +45,16 @@ def test_ends_are_kept_where_only_the_ends_of_prompts_were_evicted(running: int)
     assert share_found(trace, "Qwen3.5-27B", 9.99, running=running) > 0.68
 
 
+@pytest.mark.parametrize(
+    ("gib", "running", "least"), [(6.99, 2, 0.4), (7.49, 2, 0.18), (7.49, 8, 0.16)]
+)
+def test_the_share_of_seats_that_is_kept_does_not_change_with_each_request(
+    gib: float, running: int, least: float
+) -> None:
+    trace = generate_workload("seats", num_requests=600, num_seats=16)
+    assert share_found(trace, "Qwen3.5-27B", gib, running=running) > least
+
+
 def answered_seats(seats: int) -> Trace:
     """Make requests of seats, one every 30 s, with answers that no prompt repeats."""
     builder = TraceBuilder("answered seats")

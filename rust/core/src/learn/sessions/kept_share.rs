@@ -18,9 +18,6 @@ const LEAST_GAIN_TO_STAY: f64 = 1.5;
 /// Another trial follows that finds this many times what the believed one finds.
 const LEAST_GAIN_TO_CHANGE: f64 = 1.25;
 
-/// The share of what the cache found by age that it has to find with fewer conversations.
-const LEAST_FOUND: f64 = 0.9;
-
 /// Age starts as if it had found this many conversations more.
 const HEAD_START: f64 = 8.0;
 
@@ -54,8 +51,6 @@ pub(crate) struct KeptShare {
     ahead: f64,
     /// Tokens that the cache itself found, lately.
     found: f64,
-    /// Tokens that it had found when age was left.
-    found_by_age: f64,
     /// The trial that is believed.
     chosen: usize,
 }
@@ -90,17 +85,16 @@ impl KeptShare {
         self.chosen = self.choose();
     }
 
-    /// By age, the cache itself shows what age finds, and at least what its trial does.
+    /// By age, the cache itself shows what age finds, and at least what its trial does. A share ends by trials alone: the
+    /// cache finds nothing by a share that has just begun.
     fn choose(&mut self) -> usize {
         let (by_age, best) = (self.shadows.found(0), self.shadows.best(0.0));
         if self.chosen == 0 {
             let least = LEAST_GAIN * by_age.max(self.found) + self.ahead;
-            self.found_by_age = self.found;
             return if self.shadows.found(best) > least { best } else { 0 };
         }
         let own = self.shadows.found(self.chosen);
-        let least = (LEAST_FOUND * self.found_by_age).max(by_age - self.ahead);
-        if own < LEAST_GAIN_TO_STAY * by_age || self.found < least {
+        if own < LEAST_GAIN_TO_STAY * by_age {
             0
         } else if self.shadows.found(best) > LEAST_GAIN_TO_CHANGE * own {
             best
@@ -190,10 +184,21 @@ mod tests {
     }
 
     #[test]
-    fn age_counts_again_where_the_cache_finds_less_than_by_age() {
+    fn a_share_stays_though_the_cache_finds_less_than_the_trial_of_age() {
+        let mut kept_share = KeptShare::default();
+        kept_share.shadows.favour(0, 10_000.0);
+        kept_share.shadows.favour(1, 50_000.0);
+        for end in 0..8 {
+            kept_share.on_end(end, ConversationRank::ANY, KEPT, 100);
+            assert_eq!(kept_share.chosen, 1, "end {end}");
+        }
+    }
+
+    #[test]
+    fn age_counts_again_where_its_trial_finds_nearly_as_much() {
         let mut kept_share = turns_of(20, 11);
         assert_ne!(kept_share.chosen, 0);
-        kept_share.found_by_age = 2.0 * kept_share.found;
+        kept_share.shadows.favour(0, 0.9 * kept_share.shadows.found(kept_share.chosen));
         kept_share.on_end(1_000, ConversationRank::ANY, KEPT, 11);
         assert_eq!(kept_share.chosen, 0);
     }
