@@ -15,7 +15,6 @@ import os
 import re
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +40,7 @@ from hybrid_blocks.tools.cli.replay_run import read_requests
 from hybrid_blocks.tools.read.log_report import report_log
 from hybrid_blocks.tools.trace import FORMATS, OnError, Trace, measure_sharing
 from log_writer import write_log
+from process import python
 from typer.testing import CliRunner
 
 LOG: Final = "log"
@@ -74,20 +74,10 @@ def _recorded(path: Path) -> None:
     recorder = Recorder(path, 1 << 20)
     for number in range(20):
         hashes = [b"%d-%d" % (number % 3, block) for block in range(5)]
-        recorder.put(
-            Finished(
-                arrival=float(number),
-                block_tokens=16,
-                prompt_tokens=71,
-                output_tokens=9,
-                found_tokens=0,
-                hashes=hashes,
-                session=f"session {number % 2}",
-                adapter=None,
-                priority=0,
-                aborted=False,
-            )
-        )
+        sizes: Any = {"prompt_tokens": 71, "output_tokens": 9, "found_tokens": 0}
+        sizes |= {"block_tokens": 16, "priority": 0}
+        about: Any = {"session": f"session {number % 2}", "adapter": None}
+        recorder.put(Finished(float(number), hashes=hashes, aborted=False, **sizes, **about))
     recorder.close()
 
 
@@ -109,10 +99,8 @@ def valid() -> dict[str, list[bytes]]:
             path.unlink()
         _recorded(path)
         found["recorded"] = [path.read_bytes()]
-    found["sharegpt"] = [
-        json.dumps(SHAREGPT).encode(),
-        "".join(json.dumps(it, ensure_ascii=False) + "\n" for it in SHAREGPT).encode(),
-    ]
+    lines = "".join(json.dumps(it, ensure_ascii=False) + "\n" for it in SHAREGPT)
+    found["sharegpt"] = [json.dumps(SHAREGPT).encode(), lines.encode()]
     assert found.keys() == FORMATS.keys()
     return found | {LOG: ["".join(write_log(row)).encode() for row in ROWS]}
 
@@ -266,9 +254,7 @@ def check(is_right: object, what: str) -> None:
 
 def check_error(text: str) -> None:
     """Check that an error is one line that can be read."""
-    check(
-        len(text.splitlines()) == 1, f"an error of {len(text.splitlines())} lines: {text[:300]!r}"
-    )
+    check(len(text.splitlines()) == 1, f"an error of several lines: {text[:300]!r}")
     check(15 < len(text) < LONGEST_ERROR, f"an error of {len(text)} characters: {text[:300]!r}")
 
 
@@ -340,13 +326,7 @@ def read(number: int, folder: Path) -> Counter[str]:
         check_output(result.exit_code, result.stdout, result.stderr)
         counts["commands"] += 1
     if number % EACH_PROCESS == 0:
-        ran = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "hybrid_blocks", *words],
-            capture_output=True,
-            check=False,
-            text=True,
-            timeout=20 * SECONDS,
-        )
+        ran = python("-m", "hybrid_blocks", *words, timeout=20 * SECONDS)
         check_output(ran.returncode, ran.stdout, ran.stderr)
         counts["processes"] += 1
     return counts

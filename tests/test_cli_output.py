@@ -9,8 +9,9 @@ from pathlib import Path
 import hybrid_blocks
 import pytest
 import typer
+from command import answer, refusal
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.tools.cli import app, replay
+from hybrid_blocks.tools.cli import replay
 from hybrid_blocks.tools.cli.options import Given
 from hybrid_blocks.tools.cli.output import STDOUT, print_error, write_json
 from hybrid_blocks.tools.doctor import environment
@@ -51,9 +52,7 @@ def test_a_dash_is_standard_output(
     ],
     ids=lambda command: " ".join(command[::2]),
 )
-def test_files_are_written_though_no_reader_is_left(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_files_are_written_without_a_reader(tmp_path: Path, command: tuple[str, ...]) -> None:
     files = {"--json": "figures.json"}
     if "--share" not in command:
         files["--html"] = "page.html"
@@ -75,20 +74,16 @@ def test_files_are_written_though_no_reader_is_left(
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    result = CliRunner().invoke(app, ["--version"])
-    assert (result.exit_code, result.output) == (0, f"hybrid-blocks {hybrid_blocks.__version__}\n")
+    assert answer("--version") == f"hybrid-blocks {hybrid_blocks.__version__}\n"
 
 
 @pytest.mark.parametrize(
     ("command", "option"),
     [("plan", "--json"), ("plan", "--html"), ("replay", "--json"), ("profile", "--json")],
 )
-def test_a_file_in_a_folder_that_is_missing_is_refused_first(
-    tmp_path: Path, command: str, option: str
-) -> None:
-    result = CliRunner().invoke(app, [command, option, str(tmp_path / "none" / "file")])
-    assert result.exit_code == 2
-    assert f"{option} {tmp_path / 'none' / 'file'}: there is no folder" in result.stderr
+def test_a_file_in_a_missing_folder_is_refused(tmp_path: Path, command: str, option: str) -> None:
+    path = tmp_path / "none" / "file"
+    assert f"{option} {path}: there is no folder" in refusal(command, option, path)
 
 
 def test_an_error_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,10 +112,8 @@ def test_options_count_as_given_only_on_the_command_line() -> None:
 
     assert run() == (0, "False a 3: \n")
     assert run("--name", "b") == (0, "False b 3: --name\n")
-    assert run("--in-depth", "3", "--loud") == (
-        2,
-        "True a 3: --loud, --in-depth\nerror: --in-depth, --loud beside nothing\n",
-    )
+    told = "True a 3: --loud, --in-depth\nerror: --in-depth, --loud beside nothing\n"
+    assert run("--in-depth", "3", "--loud") == (2, told)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +124,7 @@ def test_options_count_as_given_only_on_the_command_line() -> None:
         ["replay", "--manager", "rust", "--manager", "vllm"],
     ],
 )
-def test_what_runs_in_vllm_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, command: list[str]
-) -> None:
+def test_commands_say_what_to_install(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     monkeypatch.setattr(environment, "find_spec", lambda _: None)
     monkeypatch.setattr(replay, "generate_requests", lambda *_: pytest.fail("it began to work"))
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 2
-    assert "error: vLLM is not installed; pip install vllm" in result.output
+    assert "error: vLLM is not installed; pip install vllm" in refusal(*command)

@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from command import run
 from hybrid_blocks.terminal import grid, make_console, plain, print_table, print_verdict
-from hybrid_blocks.tools.cli import app
-from typer.testing import CliRunner
 
 NAME = "x\x1b]0;title\x07\x1b[2J\x9b31m\r\u202e[red]y"
 """Sets a title, clears the screen, colors by a C1 character, and turns the direction of text."""
@@ -18,9 +17,7 @@ SHOWN = r"\x1b[2J\x9b31m"
 
 def printed(*arguments: object) -> str:
     """All that a command prints; none of it is a character that a terminal acts on."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert not isinstance(result.exception, Exception), result.exception
-    output = result.stdout + result.stderr
+    output = run(*arguments).output
     assert output
     assert all(char.isprintable() or char == "\n" for char in output), ascii(output)
     return output

@@ -1,11 +1,11 @@
 """The package exports what it documents, with types, and says how it was built."""
 
 import runpy
-import subprocess
 import sys
 
 import hybrid_blocks
 import pytest
+from process import printed_by_python
 
 
 def test_build_info_names_the_version_that_the_package_reports() -> None:
@@ -41,7 +41,7 @@ for words, wanted in (
 
 
 def test_commands_of_the_light_install_import_nothing_that_draws() -> None:
-    subprocess.run([sys.executable, "-c", WITHOUT_PAGES], check=True, timeout=300)
+    printed_by_python("-c", WITHOUT_PAGES, timeout=300)
 
 
 @pytest.mark.wheel

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hybrid_blocks.tools.cli import app
-from typer.testing import CliRunner
+from command import refusal
 
 
 @pytest.fixture(autouse=True)
@@ -15,15 +14,6 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("hybrid_blocks.tools.cli.profile.profile", ran)
     monkeypatch.setattr("hybrid_blocks.tools.cli.profile.need_vllm", lambda: None)
     monkeypatch.chdir(tmp_path)
-
-
-def refused(*options: str) -> str:
-    """Run the command; return its one line of error."""
-    result = CliRunner().invoke(app, ["profile", *options])
-    assert result.exit_code == 2, result.output
-    errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert errors == result.stderr.splitlines()[-1:]
-    return errors[0]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +30,7 @@ def refused(*options: str) -> str:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_an_option_that_makes_no_sense_is_named(options: list[str], said: str) -> None:
-    error = refused(*options)
+    error = refusal("profile", *options)
     assert said in error
     assert options[0] in error
 
@@ -48,4 +38,4 @@ def test_an_option_that_makes_no_sense_is_named(options: list[str], said: str) -
 def test_what_a_trace_makes_useless_is_refused_beside_it(tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"timestamp": 1, "input_length": 9, "output_length": 1, "hash_ids": [1]}\n')
-    assert "--prompt-tokens" in refused("--trace", str(trace), "--prompt-tokens", "7")
+    assert "--prompt-tokens" in refusal("profile", "--trace", trace, "--prompt-tokens", "7")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import typer
+from command import answer, refusal
 from hybrid_blocks.tools.cli import FUNCTIONS, app
 from typer.testing import CliRunner
 
@@ -25,12 +26,6 @@ def options(command: str) -> set[str]:
     return {name for it in parameters for name in it.opts if it.param_type_name == "option"}
 
 
-def complaint(*words: str) -> str:
-    result = CliRunner().invoke(app, list(words))
-    assert result.exit_code == 2
-    return result.stderr
-
-
 @pytest.mark.parametrize("command", FUNCTIONS)
 def test_each_command_takes_vllms_name_where_it_has_a_short_one(command: str) -> None:
     known = options(command)
@@ -47,10 +42,9 @@ def test_commands_about_an_engine_take_its_method_of_drafts(command: str) -> Non
 @pytest.mark.parametrize(("method", "full"), [("mtp", 17), ("ngram", 16)])
 def test_drafts_are_planned_as_a_command_of_vllms_is(method: str, full: int) -> None:
     """Only ``mtp`` loads the model's own head, a layer of full attention."""
-    words = ["plan", "--memory", "24GiB", "--json", "-"]
     command = f"vllm serve Qwen3.5-27B --spec-method {method} --spec-tokens 2".split()
     found = [
-        json.loads(CliRunner().invoke(app, [*words, *engine]).stdout)
+        json.loads(answer("plan", "--memory", "24GiB", "--json", "-", *engine))
         for engine in (["Qwen3.5-27B", "--speculative", f"{method}:2"], ["--", *command])
     ]
     assert [report["layers"]["full"] for report in found] == [full, full]
@@ -66,8 +60,8 @@ REFUSED = {
 @pytest.mark.parametrize("command", REFUSED)
 def test_drafts_that_cannot_be_are_refused(command: str) -> None:
     words = (command, *REFUSED[command])
-    assert "Phi-4 has no draft head" in complaint(*words, "--speculative", "mtp:2")
-    assert "its drafter cannot be planned" in complaint(*words, "--speculative", "eagle:3")
+    assert "Phi-4 has no draft head" in refusal(*words, "--speculative", "mtp:2")
+    assert "its drafter cannot be planned" in refusal(*words, "--speculative", "eagle:3")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 """State that a panic in the core leaves behind, seen with a build that can be made to panic."""
 
-import subprocess
-import sys
-
 from debug_builds import debug_build
 from hybrid_blocks import _core
+from process import printed_by_python
 
 SCRIPT = """
 import importlib.util, sys
@@ -35,10 +33,7 @@ new_manager().check_integrity()
 def test_a_panic_is_an_exception_of_ours_and_the_manager_says_so_ever_after() -> None:
     is_able = hasattr(_core.BlockManager, "_panic")
     binary = _core.__file__ if is_able else str(debug_build("lib_core.so"))
-    command = [sys.executable, "-c", SCRIPT, binary]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    first, *later = run.stdout.splitlines()
+    first, *later = printed_by_python("-c", SCRIPT, binary).splitlines()
     assert first == "the core panicked: asked to; make a new one"
     assert len(later) == 3
     assert all("earlier call panicked" in line and "make a new one" in line for line in later)

@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,16 +15,12 @@ from hybrid_blocks.offload.identity.fingerprint import file_content
 from hybrid_blocks.offload.options import Options
 from hybrid_blocks.offload.region import Header
 from hybrid_blocks.offload.spec import HybridOffloadingSpec
+from process import printed_by_python
 from vllm.config.quantization import resolve_quantization_config
 from vllm.platforms import current_platform
 
-LONG_ROPE = {
-    "rope_type": "longrope",
-    "short_factor": [1.0] * 8,
-    "long_factor": [2.0] * 8,
-    "rope_theta": 10000.0,
-    "original_max_position_embeddings": 128,
-}
+LONG_ROPE: dict[str, Any] = {"rope_type": "longrope", "short_factor": [1.0] * 8}
+LONG_ROPE |= {"long_factor": [2.0] * 8, "rope_theta": 1e4, "original_max_position_embeddings": 128}
 
 
 @pytest.fixture
@@ -151,9 +145,7 @@ def test_weights_are_known_by_their_content(folder: str, name: str) -> None:
     assert digest(folder) != known
 
 
-def test_a_model_of_one_file_and_files_that_options_name_count_by_content(
-    folder: str, tmp_path: Path
-) -> None:
+def test_one_file_and_files_that_options_name_count_by_content(folder: str, tmp_path: Path) -> None:
     config = configuration(folder)
     file = tmp_path / "scales.json"
     for owner, name in [(config.model_config, "model"), (config, "additional_config")]:
@@ -183,9 +175,7 @@ def test_a_value_without_a_text_switches_disk_and_objects_off(
     assert "hf_config.odd (a builtins.object)" in told[0]
 
 
-def test_a_processor_that_lays_attention_out_otherwise_is_told_apart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_processor_with_another_attention_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     def with_amx(has: bool) -> str | None:
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": has})
         return machine()
@@ -199,8 +189,5 @@ def test_a_processor_that_lays_attention_out_otherwise_is_told_apart(
 
 def test_a_digest_is_the_same_in_another_process(folder: str) -> None:
     run = "import sys, configurations; print('digest', configurations.digest(sys.argv[1]))"
-    command = [sys.executable, "-c", run, folder]
-    other = subprocess.run(
-        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-    )
-    assert f"digest {digest(folder)}" in other.stdout
+    other = printed_by_python("-c", run, folder, cwd=Path(__file__).parent)
+    assert f"digest {digest(folder)}" in other

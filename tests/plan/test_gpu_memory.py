@@ -1,26 +1,18 @@
 """``plan --gpu``: the free memory of cards, estimated."""
 
-import json
 import re
 
 import estimate_error
 import pytest
+from command import as_json, refusal, run
 from hybrid_blocks.geometry.card import CARDS, find
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan.memory import parse_cards, sold_with
-from typer.testing import CliRunner
-
-
-def _run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["plan", *arguments])
-    assert not isinstance(result.exception, Exception), result.exception
-    return result.exit_code, result.output
 
 
 def _note(*arguments: str) -> str:
-    code, out = _run(*arguments)
-    assert code == 0, out
-    (note,) = re.findall(r"^note: (.* are an estimate: .*)$", out, re.MULTILINE)
+    (note,) = re.findall(
+        r"^note: (.* are an estimate: .*)$", run("plan", *arguments).output, re.MULTILINE
+    )
     return str(note)
 
 
@@ -32,13 +24,12 @@ def test_an_estimate_says_so_and_shows_its_parts() -> None:
 
 
 def test_the_parts_add_up_to_the_memory_that_is_planned() -> None:
-    _, out = _run("Qwen3.5-27B", "--gpu", "2xL40S", "--max-model-len", "8k", "--json", "-")
-    report = json.loads(out)
-    assert report["deployment"]["tp"] == 2
-    (note,) = (note for note in report["notes"] if "estimate" in note)
+    found = as_json("plan", "Qwen3.5-27B", "--gpu", "2xL40S", "--max-model-len", "8k")
+    assert found["deployment"]["tp"] == 2
+    (note,) = (note for note in found["notes"] if "estimate" in note)
     free, _, _, usable, weights, _, besides = map(float, re.findall(r"\d+\.\d+", note)[:7])
     assert usable - weights - besides == pytest.approx(free, abs=0.03)
-    assert report["memory_bytes"] / 2**30 == pytest.approx(free, abs=0.006)
+    assert found["memory_bytes"] / 2**30 == pytest.approx(free, abs=0.006)
 
 
 def test_a_pasted_command_gives_ranks_share_and_format() -> None:
@@ -52,20 +43,17 @@ def test_a_pasted_command_gives_ranks_share_and_format() -> None:
 
 def test_weights_in_fewer_bits_leave_more() -> None:
     command = ("vllm", "serve", "Qwen/Qwen3.5-27B", "--max-model-len", "8192")
-    free = [
-        float(_note("--gpu", "H100", "--", *command, *more).split()[0])
-        for more in ((), ("--quantization", "fp8"))
-    ]
+    notes = [_note("--gpu", "H100", "--", *command, *it) for it in ((), ("--quantization", "fp8"))]
+    free = [float(note.split()[0]) for note in notes]
     assert free[1] > free[0] + 15
 
 
 def test_the_ending_of_a_name_tells_the_format_without_a_command_too() -> None:
     plain = _note("Qwen/Qwen3.5-27B-FP8", "--gpu", "H100", "--max-num-seqs", "1024")
     assert plain == _note("--gpu", "H100", "--", "vllm", "serve", "Qwen/Qwen3.5-27B-FP8")
-    _, out = _run("Qwen3.5-27B-FP8", "--gpu", "H100")
-    assert "note: Qwen3.5-27B-FP8 is planned as Qwen3.5-27B: other weights" in out
-    code, out = _run("Unheard-27B-FP8", "--gpu", "H100")
-    assert (code, "neither a file" in out) == (2, True)
+    named = "note: Qwen3.5-27B-FP8 is planned as Qwen3.5-27B: other weights"
+    assert named in run("plan", "Qwen3.5-27B-FP8", "--gpu", "H100").output
+    assert "neither a file" in refusal("plan", "Unheard-27B-FP8", "--gpu", "H100")
 
 
 @pytest.mark.parametrize(
@@ -106,8 +94,7 @@ def test_gb_are_what_cards_are_sold_with() -> None:
     ],
 )
 def test_a_note_says_how_gb_are_read(gpu: str, told: str) -> None:
-    _, out = _run("Qwen3.5-27B", "--gpu", gpu, "--max-model-len", "8k")
-    assert told in out
+    assert told in run("plan", "Qwen3.5-27B", "--gpu", gpu, "--max-model-len", "8k").output
 
 
 @pytest.mark.parametrize(
@@ -125,9 +112,7 @@ def test_a_note_says_how_gb_are_read(gpu: str, told: str) -> None:
     ],
 )
 def test_a_mistake_is_named(arguments: str, told: str) -> None:
-    code, out = _run(*arguments.split())
-    assert code == 2
-    assert told in out
+    assert told in refusal("plan", *arguments.split())
 
 
 def test_estimates_come_near_what_engines_logged() -> None:

@@ -4,14 +4,15 @@ import json
 import re
 import shlex
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from command import answer, as_json, refusal
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import PlanError
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.doctor import features
 from hybrid_blocks.tools.doctor.features import Features, Speculative
 from hybrid_blocks.tools.read import effects
@@ -19,16 +20,13 @@ from hybrid_blocks.tools.read.arguments import parse
 from hybrid_blocks.tools.read.command import defaults_of, read_command
 from hybrid_blocks.tools.read.features import read_features
 from hybrid_blocks.tools.read.options import recorded
-from typer.testing import CliRunner
+
+plan = partial(answer, "plan")
+
 
 COMMANDS = tomllib.loads((Path(__file__).parent / "pasted_commands.toml").read_text())["command"]
 TOKENS, SEQUENCES = defaults_of(None)
 DEFAULTS = Deployment(max_num_batched_tokens=TOKENS, max_num_seqs=SEQUENCES, in_flight_batches=2)
-
-
-def _run(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["plan", *arguments])
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.mark.parametrize("case", COMMANDS, ids=lambda case: case["text"].strip()[:60])
@@ -67,15 +65,9 @@ def test_every_option_of_vllm_is_mapped_refused_or_known_to_change_nothing() -> 
 @pytest.mark.parametrize("name", sorted(effects.REFUSED))
 def test_an_option_that_cannot_be_planned_is_refused_by_its_name(name: str) -> None:
     option = recorded().named()[name]
-    value = {
-        "integer": ["7"],
-        "number": ["0.5"],
-        "object": ['{"a": "b"}'],
-        "text": ["draft" if option.choices else "other"],
-        "switch": [],
-    }[option.kind]
-    if name == "convert":
-        value = ["embed"]
+    text = ["draft" if option.choices else "other"]
+    values = {"integer": ["7"], "number": ["0.5"], "object": ['{"a": "b"}'], "switch": []}
+    value = ["embed"] if name == "convert" else values.get(option.kind, text)
     with pytest.raises(PlanError, match=option.flag):
         read_command(["vllm", "serve", "Phi-4", option.flag, *value])
 
@@ -86,53 +78,38 @@ def test_refused_options_at_their_defaults_change_nothing() -> None:
 
 
 def test_a_plan_of_a_command_is_the_plan_of_its_options() -> None:
-    pasted = _run(
-        *("--memory", "13.61GiB", "--json", "-", "--", "HYBRID_BLOCKS=natural", "vllm", "serve"),
-        "Qwen/Qwen3.5-27B",
-        *("-tp", "2", "--max-model-len", "262144", "--max-num-seqs", "64", "--port", "80"),
-        *("--max-num-batched-tokens", "8192", "--no-async-scheduling"),
-    )
-    own = _run(
-        *("Qwen3.5-27B", "--memory", "13.61GiB", "--json", "-", "--tp", "2"),
-        *("--max-model-len", "262144", "--max-num-seqs", "64", "--in-flight-batches", "1"),
-        *("--max-num-batched-tokens", "8192"),
-    )
-    assert (pasted[0], own[0]) == (0, 0)
-    planned, alone = json.loads(pasted[1]), json.loads(own[1])
-    notes = alone.pop("notes")
-    assert planned.pop("notes") == [
-        "HYBRID_BLOCKS=natural: this command gets the figures of natural",
-        *notes,
-    ]
+    options = "--max-model-len 262144 --max-num-seqs 64 --max-num-batched-tokens 8192"
+    command = "HYBRID_BLOCKS=natural vllm serve Qwen/Qwen3.5-27B -tp 2 --port 80"
+    words = ("--memory", "13.61GiB", "--json", "-", "--", command, options, "--no-async-scheduling")
+    planned = json.loads(plan(*" ".join(words).split()))
+    own = ("Qwen3.5-27B", "--memory", "13.61GiB", "--tp", "2", "--in-flight-batches", "1")
+    alone = as_json("plan", *own, *options.split())
+    told = "HYBRID_BLOCKS=natural: this command gets the figures of natural"
+    assert planned.pop("notes") == [told, *alone.pop("notes")]
     assert planned == alone
-    assert pasted[0] == 0
 
 
 @pytest.mark.parametrize("before", [["--"], []], ids=["with a separator", "without"])
 def test_a_command_is_read_with_and_without_a_separator(before: list[str]) -> None:
     words = ["vllm", "serve", "Qwen/Qwen3.5-27B", "--max-model-len", "8192"]
     for command in (words, [" ".join(words)]):
-        code, out, _ = _run("--memory", "24GiB", "--lengths", "512", *before, *command)
-        assert code == 0
+        out = plan("--memory", "24GiB", "--lengths", "512", *before, *command)
         assert "requests of 512" in out
         assert "max length 8,192" in out
 
 
 def test_a_name_alone_behind_the_separator_is_a_model() -> None:
-    assert "Qwen3.5-27B" in _run("--memory", "24GiB", "--", "Qwen3.5-27B")[1]
+    assert "Qwen3.5-27B" in plan("--memory", "24GiB", "--", "Qwen3.5-27B")
 
 
 def test_a_config_beside_a_command_is_the_model(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    path.write_text(
-        '{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, '
-        '"num_key_value_heads": 2, "head_dim": 64, "hidden_size": 256}'
-    )
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    path.write_text(json.dumps({"model_type": "llama", "hidden_size": 256, **sizes}))
     command = ["--", "vllm", "serve", "our/model", "--max-model-len", "4096"]
-    code, out, _ = _run("--memory", "1GiB", str(path), *command)
-    assert code == 0
+    out = plan("--memory", "1GiB", str(path), *command)
     assert f"{path}: 2 full" in out
-    assert "our/model: neither" in _run("--memory", "1GiB", *command)[2]
+    assert "our/model: neither" in refusal("plan", "--memory", "1GiB", *command)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +140,7 @@ def test_levels_and_keys_of_the_compilation_change_nothing(words: str) -> None:
 
 
 def test_a_length_that_fits_is_found_for_auto() -> None:
-    code, out, _ = _run(
-        "--memory", "4GiB", "--", "vllm", "serve", "Qwen3.5-27B", "--max-model-len", "auto"
-    )
-    assert code == 0
+    out = plan("--memory", "4GiB", "--", "vllm serve Qwen3.5-27B --max-model-len auto")
     assert "--max-model-len auto: " in out
     length = out.split("--max-model-len auto: ")[1].split(" ")[0]
     assert f"max length {length}" in out
@@ -183,25 +157,20 @@ _PULLS = (
     "--kv-transfer-config.kv_connector HybridNixlConnector "
     "--kv-transfer-config.kv_connector_module_path hybrid_blocks.offload.nixl"
 )
+_NIXL = "--kv-transfer-config.kv_connector NixlConnector"
 _DRAFTS = "--speculative-config.method ngram --speculative-config.num_speculative_tokens 2"
 
 
 def _several(*names: str) -> str:
+    def connector(name: str, module: str | None, **extra: object) -> dict[str, object]:
+        made = {"kv_connector": name, "kv_connector_module_path": module, "kv_role": "kv_both"}
+        return {**made, "kv_connector_extra_config": extra}
+
     children = [
-        {
-            "kv_connector": name,
-            "kv_connector_module_path": features.OURS.get(name),
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": {"spec_name": "HybridOffloadingSpec"},
-        }
-        for name in names
+        connector(it, features.OURS.get(it), spec_name="HybridOffloadingSpec") for it in names
     ]
-    config = {
-        "kv_connector": "HybridMultiConnector",
-        "kv_connector_module_path": "hybrid_blocks.offload.multi",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"connectors": children},
-    }
+    module = "hybrid_blocks.offload.multi"
+    config = connector("HybridMultiConnector", module, connectors=children)
     return f"--kv-transfer-config '{json.dumps(config)}'"
 
 
@@ -218,7 +187,7 @@ _TO_MANAGER = "HYBRID_BLOCKS=natural reaches level manager here, because of the 
         ("natural HYBRID_BLOCKS_OFFLOAD=1", "--kv-offloading-size 64", "the figures of natural"),
         ("natural", f"{_OFFLOAD} {_EXTRA}.store lazy", "OffloadingConnector with CPUOff"),
         ("natural", f"{_OFFLOAD} {_EXTRA}.spec_name HybridOffloadingSpec", "gets the figures of n"),
-        ("natural", "--kv-transfer-config.kv_connector NixlConnector", f"{_TO_MANAGER}NixlConn"),
+        ("natural", _NIXL, f"{_TO_MANAGER}NixlConn"),
         ("natural", _OURS, "HYBRID_BLOCKS=natural: this command gets the figures of natural"),
         ("natural", f"-pp 2 {_OURS}", "because of pipeline parallelism beside a KV connector"),
         ("natural", "-pp 2", "HYBRID_BLOCKS=natural: this command gets the figures of natural"),
@@ -228,7 +197,7 @@ _TO_MANAGER = "HYBRID_BLOCKS=natural reaches level manager here, because of the 
         ("natural", f"{_PULLS} {_DRAFTS}", "because of drafts beside HybridNixlConnector"),
         ("pool", "", "HYBRID_BLOCKS is pool: this command gets the figures of vLLM; with HYBRID"),
         ("manager", "--kv-offloading-size 64", "HYBRID_BLOCKS_OFFLOAD=1 gets those of natural"),
-        ("manager", "--kv-transfer-config.kv_connector NixlConnector", "reaches level manager, b"),
+        ("manager", _NIXL, "reaches level manager, b"),
     ],
 )
 def test_a_note_says_whose_figures_a_command_gets(variables: str, options: str, told: str) -> None:
@@ -242,11 +211,11 @@ def test_a_note_says_whose_figures_a_command_gets(variables: str, options: str, 
 def test_the_verdict_knows_what_keeps_a_command_from_level_natural() -> None:
     command = "vllm serve Qwen3.5-27B --max-model-len 8192"
     for options, is_gain in (
-        ("--kv-transfer-config.kv_connector NixlConnector", False),
+        (_NIXL, False),
         ("--kv-offloading-size 64", True),  # a variable helps, and a note names it
         ("", True),
     ):
-        _, out, _ = _run("--memory", "24GiB", "--", f"{command} {options}")
+        out = plan("--memory", "24GiB", "--", f"{command} {options}")
         verdict = next(line for line in out.splitlines() if line.startswith("verdict:"))
         assert ("runs more requests at once than vLLM" in verdict) is is_gain
         assert ("level manager (the KV connector NixlConnector)" in verdict) is not is_gain
@@ -259,11 +228,7 @@ def test_the_verdict_knows_what_keeps_a_command_from_level_natural() -> None:
         ("HYBRID_BLOCKS_OFFLOAD=1", "--kv-offloading-size 64", "HybridOffloadingConnector"),
         ("", f"{_OFFLOAD} {_EXTRA}.spec_name HybridOffloadingSpec", "HybridOffloadingConnector"),
         ("", "--kv-offloading-size 64 --kv-offloading-backend lmcache", "LMCacheMPConnector"),
-        (
-            "",
-            "--kv-offloading-size 64 --kv-transfer-config.kv_connector NixlConnector",
-            "OffloadingConnector",
-        ),
+        ("", f"--kv-offloading-size 64 {_NIXL}", "OffloadingConnector"),
         ("", _PULLS, "HybridNixlConnector"),
         ("", f"{_PULLS} {_EXTRA}.bidirectional_kv_xfer true", "NixlConnector"),
         ("", _several("HybridOffloadingConnector"), "HybridOffloadingConnector"),
@@ -271,9 +236,7 @@ def test_the_verdict_knows_what_keeps_a_command_from_level_natural() -> None:
         ("", _several("HybridOffloadingConnector", "NixlConnector"), "NixlConnector"),
     ],
 )
-def test_doctor_gets_the_connector_that_vllm_makes(
-    variables: str, options: str, connector: str
-) -> None:
+def test_doctor_gets_the_connector_of_vllm(variables: str, options: str, connector: str) -> None:
     asked = read_features([f"{variables} vllm serve Phi-4 {options}"])
     assert asked.features.connector == connector
 
@@ -287,23 +250,17 @@ def test_doctor_gets_the_connector_that_vllm_makes(
         ("--memory 24GiB -- vllm serve --port 80", "names no model"),
         ("--memory 24GiB -- HYBRID_BLOCKS=full vllm serve Phi-4", "no level"),
         ("--memory 24GiB -- ls -l", "no command that starts vLLM's server"),
-        *(
-            (f"--memory 24GiB -- vllm serve Phi-4 {flag} 0", "positive: 0")
-            for flag in ("--max-num-seqs", "--max-num-batched-tokens", "-tp")
-        ),
+        ("--memory 24GiB -- vllm serve Phi-4 --max-num-seqs 0", "positive: 0"),
+        ("--memory 24GiB -- vllm serve Phi-4 --max-num-batched-tokens 0", "positive: 0"),
+        ("--memory 24GiB -- vllm serve Phi-4 -tp 0", "positive: 0"),
         (
-            "--memory 24GiB -- vllm serve Qwen/Qwen3.5-27B --hf-overrides "
-            """'{"num_hidden_layers": "x"}'""",
+            """--memory 24GiB -- vllm serve Phi-4 --hf-overrides '{"num_hidden_layers":"x"}'""",
             "must be a non-negative integer: 'x'\n",
         ),
     ],
 )
 def test_a_command_that_gives_no_plan_is_one_clear_line(arguments: str, complaint: str) -> None:
-    code, out, error = _run(*shlex.split(arguments))
-    assert code == 2
-    assert out == ""
-    assert complaint in error
-    assert error.count("\n") == 1
+    assert complaint in refusal("plan", *shlex.split(arguments))
 
 
 def test_doctor_reads_the_features_of_a_command() -> None:
@@ -317,19 +274,11 @@ def test_doctor_reads_the_features_of_a_command() -> None:
     asked = read_features([words])
     assert asked.model.name == "Qwen3.5-27B"
     assert (asked.level, asked.scheduler) == ("natural", "hybrid_blocks.vllm.Scheduler")
-    assert asked.features == Features(
-        speculative=Speculative("eagle3", 3),
-        connector="OffloadingConnector",
-        lora=True,
-        priorities=True,
-        tp=2,
-        dcp=2,
-        pp=2,
-        residency_metrics=True,
-        flop_metrics=True,
-        sampling_masks=True,
-        prefix_caching=False,
-    )
+    are_on = ("lora", "priorities", "residency_metrics", "flop_metrics", "sampling_masks")
+    drafts, connector = Speculative("eagle3", 3), "OffloadingConnector"
+    parallel = Features(speculative=drafts, connector=connector, tp=2, dcp=2, pp=2)
+    on = dict.fromkeys(are_on, True)
+    assert asked.features == msgspec.structs.replace(parallel, prefix_caching=False, **on)
 
 
 @pytest.mark.parametrize(
@@ -338,16 +287,11 @@ def test_doctor_reads_the_features_of_a_command() -> None:
         ("", Features()),
         ("--speculative-config.method deepseek_mtp", Features(speculative=Speculative("mtp", 1))),
         ("--spec-method ngram --spec-tokens 3", Features(speculative=Speculative("ngram", 3))),
-        (
-            "--kv-transfer-config.kv_connector NixlConnector",
-            Features(connector="NixlConnector"),
-        ),
+        (_NIXL, Features(connector="NixlConnector")),
         ("--ec-transfer-config.ec_connector x", Features(encoder_connector=True)),
     ],
 )
-def test_features_that_a_command_does_not_ask_for_are_vllms_defaults(
-    arguments: str, features: Features
-) -> None:
+def test_features_that_no_command_asks_for_are_defaults(arguments: str, features: Features) -> None:
     assert read_features([f"vllm serve Qwen/Qwen3.5-27B {arguments}"]).features == features
 
 
@@ -359,15 +303,12 @@ def test_options_in_a_file_are_read_before_those_of_the_command(tmp_path: Path) 
         "enable-prefix-caching: false\nspeculative-config:\n  method: mtp\n"
         "  num_speculative_tokens: 2\n"
     )
-    command = read_command(["vllm", "serve", "--config", str(path), "-tp", "2"])
-    assert command.deployment.tp == 2
-    assert command.deployment.max_model_len == 8192
-    assert command.deployment.mamba_cache_mode == "none"
-    assert command.deployment.num_speculative_tokens == 2
+    found = read_command(["vllm", "serve", "--config", str(path), "-tp", "2"]).deployment
+    assert (found.tp, found.max_model_len, found.num_speculative_tokens) == (2, 8192, 2)
+    assert found.mamba_cache_mode == "none"
 
 
 def test_dotted_options_stand_behind_all_others_as_in_vllm() -> None:
     words = ["m", "--speculative-config.a+", "x,y", "--speculative-config", '{"c": 1}']
-    assert parse([*words, "--speculative-config.a+", "z", "-sc.n", "1k"]).values == {
-        "speculative_config": {"n": 1000}
-    }
+    values = parse([*words, "--speculative-config.a+", "z", "-sc.n", "1k"]).values
+    assert values == {"speculative_config": {"n": 1000}}

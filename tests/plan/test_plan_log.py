@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -13,8 +14,8 @@ from typing import Any
 
 import pytest
 import zstandard
+from command import answer, as_json, refusal
 from hybrid_blocks.model import PlanError, load_model
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.vllm import plan_vllm
 from hybrid_blocks.tools.read.log_lines import _COMPILED, PATTERNS, read_lines
@@ -22,7 +23,9 @@ from hybrid_blocks.tools.read.log_report import LogReport, report_log
 from hybrid_blocks.units import human
 from log_writer import write_log
 from public_data import DATA
-from typer.testing import CliRunner
+
+plan = partial(answer, "plan")
+
 
 HERE = Path(__file__).parent
 ROWS = json.loads((HERE / "logged_capacity.json").read_text())
@@ -32,11 +35,6 @@ LOGGED = DATA / "logged_capacity.csv"
 
 def _name(row: dict[str, Any]) -> str:
     return f"{row['model']}-{row.get('tokens')}"
-
-
-def _run(*arguments: str, text: str = "") -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["plan", *arguments], input=text)
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.mark.parametrize("row", ROWS, ids=_name)
@@ -83,12 +81,8 @@ def test_every_public_row_has_its_log() -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) > 30
     for row in rows:
-        told = {
-            "tokens": row["gpu_kv_cache_tokens"],
-            "gib": row["available_kv_gib_per_gpu"],
-            "block": row["logged_block_size"],
-            "state_blocks": row["logged_num_gpu_blocks"],
-        }
+        told = {"tokens": row["gpu_kv_cache_tokens"], "gib": row["available_kv_gib_per_gpu"]}
+        told |= {"block": row["logged_block_size"], "state_blocks": row["logged_num_gpu_blocks"]}
         name, value = next((name, float(value)) for name, value in told.items() if value)
         assert any(log.get(name) == value for log in logs), row
 
@@ -107,8 +101,7 @@ QWEN = next(row for row in ROWS if row["model"] == "Qwen3.6-27B" and "gib" in ro
 
 def test_a_log_is_printed_with_its_verdict_and_the_plan_of_the_same_bytes() -> None:
     log = "".join(write_log(QWEN))
-    code, out, _ = _run("--log", "-", text=log)
-    assert code == 0
+    out = plan("--log", "-", given=log)
     assert out.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 14.68 GiB as logged")
     for words in (
         "all figures of the log are those that the planner expects",
@@ -119,8 +112,8 @@ def test_a_log_is_printed_with_its_verdict_and_the_plan_of_the_same_bytes() -> N
     ):
         assert words in out
     assert "natural: groups" not in out
-    assert "natural: groups" in _run("--log", "-", "--all", text=log)[1]
-    found = json.loads(_run("--log", "-", "--json", "-", text=log)[1])
+    assert "natural: groups" in plan("--log", "-", "--all", given=log)
+    found = json.loads(plan("--log", "-", "--json", "-", given=log))
     assert (found["version"], found["deployment"]["tp"]) == ("0.25.1", 2)
     assert found["report"]["natural"]["num_slabs"] > 0
 
@@ -139,39 +132,35 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 def test_a_log_is_read_in_whatever_form_it_was_kept(tmp_path: Path, name: str) -> None:
     path = tmp_path / "serve.log"
     path.write_bytes(PACKED[name]("".join(write_log(QWEN)).encode()))
-    code, out, error = _run("--log", str(path))
-    assert (code, error) == (0, "")
+    out = plan("--log", path)
     assert "all figures of the log are those that the planner expects" in out
 
 
 def test_a_packed_log_that_was_cut_off_is_one_clear_line(tmp_path: Path) -> None:
     path = tmp_path / "serve.log.gz"
     path.write_bytes(gzip.compress("".join(write_log(QWEN)).encode())[:200])
-    code, _, error = _run("--log", str(path))
-    assert code == 2
-    assert error.startswith(f"error: --log {path}: the compressed data ends or breaks: ")
+    told = f"error: --log {path}: the compressed data ends or breaks: "
+    assert refusal("plan", "--log", path).startswith(told)
 
 
 def test_standard_input_that_is_no_text_is_one_clear_line() -> None:
-    result = CliRunner().invoke(app, ["plan", "--log", "-"], input=b"\xa6\xff\n")
-    assert result.exit_code == 2
-    assert "none of 1 lines is one that vLLM logs" in result.stderr
+    error = refusal("plan", "--log", "-", given=b"\xa6\xff\n")
+    assert "none of 1 lines is one that vLLM logs" in error
 
 
 def test_memory_that_was_given_is_not_called_logged() -> None:
-    out = _run("--log", "-", "--memory", "20GiB", text="".join(write_log(QWEN)))[1]
+    out = plan("--log", "-", "--memory", "20GiB", given="".join(write_log(QWEN)))
     assert out.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 20.00 GiB as given\n")
 
 
 def test_a_model_that_is_not_known_says_where_its_name_can_stand() -> None:
     text = "".join(write_log({**QWEN, "model": "/models/mine"}))
-    code, _, error = _run("--log", "-", text=text)
-    assert code == 2
+    error = refusal("plan", "--log", "-", given=text)
     assert "its config.json or a name can stand before -- or --log" in error
 
 
 def test_the_log_of_level_natural_is_compared_with_its_own_plan() -> None:
-    text = json.loads(_run("Qwen3.6-27B", "--memory", "20GiB", "--json", "-")[1])
+    text = as_json("plan", "Qwen3.6-27B", "--memory", "20GiB")
     ours, theirs, length = text["natural"], text["vllm"], text["max_model_len"]
     slab = human(ours["slab_bytes"])
     lines = [
@@ -184,26 +173,21 @@ def test_the_log_of_level_natural_is_compared_with_its_own_plan() -> None:
         f"GPU KV cache size: {ours['tokens']:,} tokens, Maximum concurrency for {length:,} tokens "
         f"per request: {ours['max_concurrency']:.2f}x",
     ]
-    code, out, error = _run("--log", "-", text="\n".join(lines))
-    assert (code, error) == (0, "")
+    out = plan("--log", "-", given="\n".join(lines))
     assert "all figures of the log are those that the planner expects" in out
     assert f"slabs {ours['num_slabs']:,} {ours['num_slabs']:,} " in " ".join(out.split())
     other = [line.replace(f"in {ours['num_slabs']:,} ", "in 9 ") for line in lines]
-    out = _run("--log", "-", text="\n".join(other))[1]
+    out = plan("--log", "-", given="\n".join(other))
     assert "the planner expects other figures (tokens, concurrency" in out
 
 
 def test_an_option_that_the_log_does_not_tell_is_found() -> None:
     lines = [line for line in write_log(QWEN) if "engine" not in line]
     lines.append("model  tensor_parallel_size")
-    code, out, _ = _run("--log", "-", "--kv-cache-dtype", "fp8", "--tp", "2", text="".join(lines))
-    assert code == 0
-    assert "they agree with --speculative mtp:2" in out
-    code, out, _ = _run(
-        *("--log", "-", "--kv-cache-dtype", "fp8", "--tp", "2", "--speculative", "mtp:2"),
-        text="".join(lines),
-    )
-    assert "all figures of the log are those" in out
+    options = ("--log", "-", "--kv-cache-dtype", "fp8", "--tp", "2")
+    assert "they agree with --speculative mtp:2" in plan(*options, given="".join(lines))
+    drafting = (*options, "--speculative", "mtp:2")
+    assert "all figures of the log are those" in plan(*drafting, given="".join(lines))
 
 
 def test_an_engine_at_work_is_summed_up() -> None:
@@ -217,8 +201,7 @@ def test_an_engine_at_work_is_summed_up() -> None:
         status.format(3, 9, " Preemptions: 2,", 99.5, 10.0),
         status.format(7, 0, " Preemptions: 1,", 50.0, 41.5),
     ]
-    code, out, _ = _run("--log", "-", text="".join(lines))
-    assert code == 0
+    out = plan("--log", "-", given="".join(lines))
     assert "up to 7 requests running and 9 waiting, up to 99.5 % in use" in out
     assert "41.5 % of tokens found at last, 3 preemptions" in out
     assert out.count("requests were preempted") == 1
@@ -311,14 +294,8 @@ def test_the_least_memory_of_all_workers_is_taken() -> None:
         (["--log", "-", "--", "vllm", "serve", "Phi-4"], "", "a pasted command beside --log"),
     ],
 )
-def test_a_log_that_says_too_little_is_one_clear_line(
-    arguments: list[str], text: str, complaint: str
-) -> None:
-    code, out, error = _run(*arguments, text=text)
-    assert code == 2
-    assert out == ""
-    assert complaint in error
-    assert error.count("\n") == 1
+def test_a_log_that_says_little_is_refused(arguments: list[str], text: str, complaint: str) -> None:
+    assert complaint in refusal("plan", *arguments, given=text)
 
 
 def _started(model: str, length: int, *lines: str, version: str = "0.33.0") -> list[str]:
@@ -417,14 +394,11 @@ def test_a_start_that_failed_for_memory_says_what_it_needed(
 
 
 def test_what_a_start_needed_tells_the_options_that_held() -> None:
-    plan = plan_vllm(
-        load_model("Qwen3.6-27B"), 6 << 30, Deployment(max_model_len=262_144, kv_cache_dtype="fp8")
-    )
+    narrow = Deployment(max_model_len=262_144, kv_cache_dtype="fp8")
+    plan = plan_vllm(load_model("Qwen3.6-27B"), 6 << 30, narrow)
     needed = (plan.needed_bytes(262_144) - plan.block_bytes) / 2**30
-    lines = [
-        "Available KV cache memory: 6.0 GiB",
-        NEEDED.format(262_144, f"{needed:.2f}", "5.95", plan.longest()),
-    ]
+    told = NEEDED.format(262_144, f"{needed:.2f}", "5.95", plan.longest())
+    lines = ["Available KV cache memory: 6.0 GiB", told]
     report = _read(_started("Qwen/Qwen3.6-27B", 262_144, *lines))
     assert not report.figures.agree
     assert report.figures.explanation == "--kv-cache-dtype fp8"
@@ -519,19 +493,14 @@ def test_memory_that_was_given_is_that_of_all_stages() -> None:
 def test_the_layers_of_each_stage_are_those_of_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, figures = tmp_path / "engine.log", tmp_path / "figures.json"
+    log = tmp_path / "engine.log"
     log.write_text("\n".join(_in_two_stages(3.18, 8.9, names=NAMED, drafts="None")))
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "16,48")
-    done = CliRunner().invoke(app, ["plan", "--log", str(log), "--json", str(figures)])
-    assert done.exit_code == 0, done.output
-    rows = json.loads(figures.read_text())["figures"]["figures"]
+    rows = as_json("plan", "--log", log)["figures"]["figures"]
     planned = {row["name"]: row["planned"] for row in rows}
-    assert planned["blocks"] == "247"
-    assert planned["tokens"] == "179,859"
+    assert (planned["blocks"], planned["tokens"]) == ("247", "179,859")
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", "16,forty")
-    done = CliRunner().invoke(app, ["plan", "--log", str(log)])
-    assert done.exit_code == 2
-    assert "VLLM_PP_LAYER_PARTITION=" in done.output
+    assert "VLLM_PP_LAYER_PARTITION=" in refusal("plan", "--log", log)
 
 
 def test_engines_with_parallel_data_have_figures_of_their_own() -> None:
@@ -577,9 +546,7 @@ def test_a_number_that_is_none_is_passed_over(line: str) -> None:
 
 def test_a_length_of_400_digits_is_one_clear_line() -> None:
     long = "9" * 400
-    code, _, error = _run("--log", "-", "--max-model-len", long, text="".join(write_log(QWEN)))
-    assert code == 2
-    assert error.startswith("error: ")
+    refusal("plan", "--log", "-", "--max-model-len", long, given="".join(write_log(QWEN)))
     lines = [line.replace("max_seq_len=262144", f"max_seq_len={long}") for line in write_log(QWEN)]
     assert _read(lines).figures.agree
 
@@ -610,11 +577,8 @@ def test_no_line_takes_more_than_linear_time(pattern: re.Pattern[str]) -> None:
 
 def test_an_endless_log_is_kept_in_bounded_memory() -> None:
     status = "Running: {} reqs, Waiting: 2 reqs, GPU KV cache usage: 9.5%, Preemptions: 1,"
-    lines = (
-        line
-        for number in range(30_000)
-        for line in (status.format(number), f"max_num_seqs ({number}) exceeds available Mamba ")
-    )
+    exceeds = "max_num_seqs ({}) exceeds available Mamba "
+    lines = (it.format(number) for number in range(30_000) for it in (status, exceeds))
     log = read_lines(chain(write_log(QWEN), lines, write_log(QWEN)[5:6] * 5_000))
     assert max(map(len, log.facts.values())) <= 4_096
     assert log.facts["running"] == ["29999"]

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import answer, as_json
 from hybrid_blocks.model import PlanError, load_model
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.sglang import RELEASE, SERVED, plan_sglang
-from typer.testing import CliRunner
 
 RECORDED: dict[str, list[tuple[str, int, list[Any] | None]]] = json.loads(
     Path(__file__).with_name("sglang_pools.json").read_bytes()
@@ -54,23 +53,17 @@ def test_the_record_is_of_the_release_that_is_named() -> None:
     assert (RELEASE, sum(map(len, RECORDED.values()))) == ("0.5.23", 263)
 
 
-def _run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["plan", *arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 def test_the_plan_shows_sglang_next_to_vllm() -> None:
     options = ("Qwen3.5-27B", "--memory", "24GiB", "--lengths", "1366")
-    rows = [" ".join(line.split()) for line in _run(*options).splitlines()]
+    rows = [" ".join(line.split()) for line in answer("plan", *options).splitlines()]
     assert "natural vLLM gain SGLang" in rows
     assert "requests of 1,366 104.83x 99.40x +5 % 15.00x" in rows
-    pools = json.loads(_run(*options, "--json", "-"))["sglang"]
+    pools = as_json("plan", *options)["sglang"]
     assert (pools["strategy"], pools["slots_per_request"]) == ("extra_buffer", 5)
 
 
 def test_windows_have_a_pool_of_their_own() -> None:
-    pools = json.loads(_run("gpt-oss-20b", "--memory", "24GiB", "--json", "-"))["sglang"]
+    pools = as_json("plan", "gpt-oss-20b", "--memory", "24GiB")["sglang"]
     assert pools["window_tokens"] == int(pools["tokens"] * 0.8)
     assert pools["strategy"] is None
 
@@ -84,5 +77,5 @@ def test_windows_have_a_pool_of_their_own() -> None:
     ],
 )
 def test_a_plan_without_sglang_says_why(options: tuple[str, ...], told: str) -> None:
-    out = _run(*options, "--memory", "40GiB", "--max-model-len", "4k")
+    out = answer("plan", *options, "--memory", "40GiB", "--max-model-len", "4k")
     assert told in out

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from hybrid_blocks.tools.plan import Deployment, plan_vllm
 from hybrid_blocks.tools.plan.memory import on_cards, parse_cards
 from hybrid_blocks.tools.read.command import read_command
 from planned import KINDS, LAYOUTS, MEMORY, STEP_TOKENS, SWEEP, WITHOUT
+from process import printed_by_python
 
 HERE = Path(__file__).parent
 RECORDED: list[dict[str, Any]] = json.loads((HERE / "planned_on_cards.json").read_bytes())
@@ -26,13 +25,9 @@ def name_of(row: dict[str, Any]) -> str:
 @pytest.mark.parametrize("row", RECORDED, ids=name_of)
 def test_a_plan_on_a_card_is_vllms_own(row: dict[str, Any]) -> None:
     model = load_model(row["model"], WITHOUT.get(row["model"]))
-    deployment = Deployment(
-        tp=row["tp"],
-        max_model_len=row["length"],
-        max_num_batched_tokens=STEP_TOKENS,
-        num_speculative_tokens=row["drafts"],
-        card=row["card"],
-    )
+    sizes = {"tp": row["tp"], "max_model_len": row["length"], "card": row["card"]}
+    sizes |= {"max_num_batched_tokens": STEP_TOKENS, "num_speculative_tokens": row["drafts"]}
+    deployment = Deployment(**sizes)
     if "error" in row:
         with pytest.raises(PlanError, match=f"--tp {row['tp']} does not divide"):
             plan_vllm(model, MEMORY, deployment)
@@ -50,9 +45,8 @@ def test_figures_of_models_on_an_h100_are_those_that_vllm_logs_there() -> None:
         ("Nemotron-3-Nano-30B-A3B", 16_384, 2096, 1_639_219, 100.05),
         ("Qwen3.5-35B-A3B", 8192, 1088, 557_056, 68.0),
     ):
-        plan = plan_vllm(
-            load_model(name), MEMORY, Deployment(max_model_len=length, card="H100-80GB")
-        )
+        h100 = Deployment(max_model_len=length, card="H100-80GB")
+        plan = plan_vllm(load_model(name), MEMORY, h100)
         assert (plan.block_tokens, plan.tokens) == (block, tokens)
         assert round(plan.max_concurrency, 2) == concurrency
 
@@ -65,18 +59,11 @@ def test_every_kind_of_state_is_planned_on_every_card() -> None:
 def build(folder: Path, card: str, *names: str, sweep: bool = False) -> list[dict[str, Any]]:
     """Let a process of its own plan; this one's vLLM may know another device."""
     out = folder / "planned.json"
-    command = [sys.executable, "-W", "ignore", str(MAKE), card, *names, "--out", str(out)]
     unset = ("VLLM_TARGET_DEVICE", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    result = subprocess.run(
-        [*command, *["--sweep"] * sweep],
-        env={**environment, "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
+    environment |= {"VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"}
+    options = ["--out", out, *["--sweep"] * sweep]
+    printed_by_python(MAKE, card, *names, *options, env=environment, timeout=3600)
     rows: list[dict[str, Any]] = json.loads(out.read_bytes())
     return rows
 

@@ -1,13 +1,15 @@
 """The first line of a plan: whether level ``natural`` runs more requests than vLLM."""
 
-import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.tools.cli import app
+from command import answer, as_json
 from hybrid_blocks.tools.plan.report.verdict import percent, typical_lengths
-from typer.testing import CliRunner
+
+plan = partial(answer, "plan")
+
 
 LLAMA = (
     '{"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, '
@@ -17,19 +19,12 @@ QWEN = ("Qwen3.5-27B", "--memory", "24GiB")
 SPARSE = ("Qwen3.8-Flash-Next", "--memory", "80GiB")
 
 
-def _run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["plan", *arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def _verdict(*arguments: str) -> dict[str, Any]:
-    verdict: dict[str, Any] = json.loads(_run(*arguments, "--json", "-"))["verdict"]
-    return verdict
+def _verdict(*words: object) -> Any:
+    return as_json("plan", *words)["verdict"]
 
 
 def test_a_plan_begins_with_what_it_gains() -> None:
-    first, second, *others = _run(*QWEN).splitlines()
+    first, second, *others = plan(*QWEN).splitlines()
     assert first == (
         "verdict: level natural runs more requests at once than vLLM: +16 % of 1k, +10 % of 4k, "
         "+1 % of 16k, +1 % of 256k tokens"
@@ -49,31 +44,28 @@ def test_a_plan_begins_with_what_it_gains() -> None:
 
 
 def test_tables_that_few_read_are_asked_for() -> None:
-    short, whole = _run(*QWEN), _run(*QWEN, "--all")
+    short, whole = plan(*QWEN), plan(*QWEN, "--all")
     for title in ("natural: groups", "vLLM: groups"):
         assert title not in short
         assert title in whole
     assert whole.count("bytes, full of requests of") == 4
-    asked = _run(*QWEN, "--lengths", "2k,8k")
+    asked = plan(*QWEN, "--lengths", "2k,8k")
     assert asked.count("bytes, full of requests of") == 2
     assert "bytes, full of requests of 2,048 tokens" in asked
 
 
 def test_data_has_the_gain_of_each_length() -> None:
-    report = json.loads(_run(*QWEN, "--lengths", "4k,1k", "--json", "-"))
-    gains = report["verdict"]["gains"]
+    found = as_json("plan", *QWEN, "--lengths", "4k,1k")
+    gains = found["verdict"]["gains"]
     assert [gain["length"] for gain in gains] == [262_144, 4096, 1024]
-    for gain, ours, theirs in zip(
-        gains, report["natural"]["lengths"], report["vllm"]["lengths"], strict=True
-    ):
+    sides = (found[side]["lengths"] for side in ("natural", "vllm"))
+    for gain, ours, theirs in zip(gains, *sides, strict=True):
         assert gain["share"] == ours["running"] / theirs["running"] - 1
 
 
 def test_a_trace_comes_first(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
-    path.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-01 10:00:00.0000000,1000,24\n"
-    )
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-01 10:00:00.00,1000,24\n")
     verdict = _verdict(*QWEN, "--trace", str(path))
     assert "than vLLM: +16 % of the trace, +1 % of 256k tokens" in verdict["lines"][0]
     assert percent(verdict["trace"]["share"]) == "+16 %"
@@ -166,9 +158,7 @@ def test_short_steps_of_many_requests_gain_by_the_scheduler() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("gpt-oss-20b", "--gpu", "H100-80GB"), QWEN])
-def test_tokens_a_second_are_left_out_where_none_are_gained_or_known(
-    arguments: tuple[str, ...],
-) -> None:
+def test_tokens_a_second_are_left_out_where_none_are_known(arguments: tuple[str, ...]) -> None:
     assert "tokens a second" not in "".join(_verdict(*arguments)["lines"])
 
 

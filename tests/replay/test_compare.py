@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import answer
 from hybrid_blocks import CheckpointPolicy
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import (
     EngineConfig,
@@ -29,7 +29,6 @@ from hybrid_blocks.tools.replay.run import Variant, compare
 from hybrid_blocks.tools.trace import Trace, generate_workload, shared_prefixes
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from loads import generate
-from typer.testing import CliRunner
 
 MODEL = "Nemotron-H-8B"
 GIB = 2**30
@@ -41,23 +40,13 @@ def unbounded(trace: Trace) -> SharedCache:
     return SharedCache(trace, model_cache(MODEL, 8 * GIB, Deployment(in_flight_batches=1)))
 
 
-def run(*arguments: object, expect: int = 0) -> str:
-    ran = CliRunner().invoke(app, ["replay", *map(str, arguments)], env={"COLUMNS": "300"})
-    assert ran.exit_code == expect, ran.output
-    return ran.output
-
-
 def twice(tail: int, *, times: int = 2) -> Trace:
     """A document of 2,000 tokens, with other questions of ``tail`` tokens."""
     builder = TraceBuilder("twice")
     document = builder.fresh(2_000)
     for at in range(times):
-        builder.add(
-            [document, builder.fresh(tail + 8)],
-            arrival=10.0 * at,
-            prompt_tokens=2_000 + tail,
-            output_tokens=8,
-        )
+        spans = [document, builder.fresh(tail + 8)]
+        builder.add(spans, arrival=10.0 * at, prompt_tokens=2_000 + tail, output_tokens=8)
     return builder.build()
 
 
@@ -116,10 +105,8 @@ def test_counting_changes_nothing_and_every_resumption_has_a_place() -> None:
     assert plain.places is None
     assert plain.hit_tokens == result.hit_tokens
     assert plain.forks == result.forks
-    states = sum(
-        group.kind == "state"
-        for group in model_cache(MODEL, GIB, Deployment(in_flight_batches=1)).geometry.groups
-    )
+    geometry = model_cache(MODEL, GIB, Deployment(in_flight_batches=1)).geometry
+    states = sum(group.kind == "state" for group in geometry.groups)
     assert sum(count.uses for count in places.values()) * states == result.forks
 
 
@@ -144,10 +131,8 @@ def test_an_unbounded_cache_is_measured_from_the_trace_alone() -> None:
 def test_hits_rise_with_the_share_and_none_is_lost_in_an_unbounded_cache() -> None:
     trace = generate_workload("tools", num_requests=150)
     caches = unbounded(trace)
-    rates = [
-        compare(trace, caches.at(share), [Variant()], ENGINE)[0][0]
-        for share in read_shares("5%,20%,100%,unbounded")
-    ]
+    shares = read_shares("5%,20%,100%,unbounded")
+    rates = [compare(trace, caches.at(it), [Variant()], ENGINE)[0][0] for it in shares]
     assert [r.hit_rate for r in rates] == sorted(r.hit_rate for r in rates)
     assert rates[0].hit_rate < rates[-1].hit_rate
     assert rates[-1].limit_attention_evicted == 0
@@ -239,12 +224,8 @@ def test_a_request_of_exactly_its_limit_runs_in_every_manager() -> None:
             assert isinstance(limit, RequestLimit)
             builder = TraceBuilder("longest")
             for tokens in (limit.max_tokens + 1, limit.max_tokens + 2):
-                builder.add(
-                    [builder.fresh(tokens)],
-                    arrival=0.0,
-                    prompt_tokens=tokens - 1,
-                    output_tokens=1,
-                )
+                spans = [builder.fresh(tokens)]
+                builder.add(spans, arrival=0.0, prompt_tokens=tokens - 1, output_tokens=1)
             runs = compare(builder.build(), cache, [Variant(manager=manager)], config)
             assert (runs[0][0].requests, runs[0][0].rejected_requests) == (1, 1)
 
@@ -254,25 +235,18 @@ def test_a_request_of_exactly_its_limit_runs_in_every_manager() -> None:
 
 def test_the_command_compares_at_shares_in_tables_and_json(tmp_path: Path) -> None:
     written = tmp_path / "hits.json"
-    output = run(
+    output = answer(
+        "replay",
         *("--workload", "documents", "--limit", 60, "--model", MODEL, "--max-num-seqs", 8),
         *("--placement", "fixed:128,fixed:1024"),
         *("--share", "10%,unbounded", "--json", written),
     )
-    for text in (
-        "of attention's",
-        "each GiB more",
-        " points",
-        "ended: no checkpoint",
-        "written / used / dropped",
-        "10%",
-    ):
+    texts = ("of attention's", "each GiB more", " points", "ended: no checkpoint", "10%")
+    for text in (*texts, "written / used / dropped"):
         assert text in output
     rows = json.loads(written.read_bytes())
     assert [(r["share"], r["placement"]) for r in rows] == [
-        (share, placement)
-        for share in ("10%", "unbounded")
-        for placement in ("fixed:128", "fixed:1024")
+        (it, placement) for it in ("10%", "unbounded") for placement in ("fixed:128", "fixed:1024")
     ]
     assert all(row["places"] and row["sequential_hit_rate"] for row in rows)
     assert len({row["requests"] for row in rows}) == 1

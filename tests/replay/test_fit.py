@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from command import answer
 from hybrid_blocks.geometry.step_time import KNOTS, StepTime, record
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.replay import (
     EngineConfig,
     ManagerName,
@@ -19,7 +19,6 @@ from hybrid_blocks.tools.replay import (
 from hybrid_blocks.tools.replay.fit import LEAST, fit
 from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.tools.trace.recorded import Record
-from typer.testing import CliRunner
 
 TRACE = generate_workload("conversations", 0, 200, 1)
 TENTH = 0.1
@@ -105,6 +104,5 @@ def test_the_command_takes_a_record_for_a_clock(tmp_path: Path) -> None:
     lines = replayed(record().rows[0], 32, TRACE)[1]
     path.write_bytes(b"\n".join(map(encode, lines)) + b"\n")
     load = ("--model", "Granite-4.0-Micro", "--memory", "8GiB", "--manager", "rust")
-    done = CliRunner().invoke(app, ["replay", str(path), *load, "--clock", str(path)])
-    assert done.exit_code == 0, done.output
-    assert ", times: fitted to 200 recorded requests" in done.output
+    printed = answer("replay", path, *load, "--clock", path)
+    assert ", times: fitted to 200 recorded requests" in printed

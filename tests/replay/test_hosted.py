@@ -1,15 +1,12 @@
 """Host memory below the device of a replay: what requests find there, and what loads take."""
 
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import orjson
 import pytest
+from command import as_json, failure
 from hybrid_blocks.geometry.step_time import KNOTS, StepTime
 from hybrid_blocks.model import load_model
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import Cache, EngineConfig, ManagerName, VirtualEngine, make_manager
 from hybrid_blocks.tools.replay.cache import plan_cache
@@ -18,7 +15,6 @@ from hybrid_blocks.tools.replay.managers.rust import make_rust
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
-from typer.testing import CliRunner
 
 PROMPT, OUTPUT, DISTINCT = 3000, 4, 24
 CONFIG = EngineConfig(max_num_seqs=4, max_num_batched_tokens=4096)
@@ -35,19 +31,14 @@ def turns(rounds: int = 3) -> Trace:
     for number in range(rounds * DISTINCT):
         turn, user = divmod(number, DISTINCT)
         prompt = PROMPT + 160 * turn
-        builder.add(
-            [(texts[user], prompt), builder.fresh(OUTPUT)],
-            arrival=2.0 * number,
-            prompt_tokens=prompt,
-            output_tokens=OUTPUT,
-        )
+        spans, arrival = [(texts[user], prompt), builder.fresh(OUTPUT)], 2.0 * number
+        builder.add(spans, arrival=arrival, prompt_tokens=prompt, output_tokens=OUTPUT)
     return builder.build()
 
 
 def cache_of(model: str, memory: int, tp: int = 1) -> Cache:
-    return plan_cache(
-        load_model(model), memory, Deployment(tp=tp, in_flight_batches=1, max_num_seqs=4)
-    )
+    deployment = Deployment(tp=tp, in_flight_batches=1, max_num_seqs=4)
+    return plan_cache(load_model(model), memory, deployment)
 
 
 def over_host(
@@ -108,24 +99,14 @@ def test_cards_load_side_by_side() -> None:
     assert waits(2) < 0.7 * waits(1)
 
 
-def test_the_command_shows_what_host_memory_adds(tmp_path: Path) -> None:
-    file = tmp_path / "figures.json"
-    options = ["--workload", "conversations", "--limit", "60", "--model", "Granite-4.0-H-Tiny"]
-    options += ["--memory", "400MiB", "--max-num-seqs", "2", "--json", str(file)]
-
-    def run(*more: str) -> dict[str, Any]:
-        done = CliRunner().invoke(app, ["replay", *options, *more])
-        assert done.exit_code == 0, done.output
-        figures: dict[str, Any] = orjson.loads(file.read_bytes())
-        return figures
-
-    alone, hosted = run(), run("--host", "64GiB")
+def test_the_command_shows_what_host_memory_adds() -> None:
+    load = ("--workload", "conversations", "--limit", 60, "--max-num-seqs", 2)
+    asked = ("replay", *load, "--model", "Granite-4.0-H-Tiny", "--memory", "400MiB")
+    alone, hosted = as_json(*asked), as_json(*asked, "--host", "64GiB")
     assert alone["host_tokens"] is None
     assert hosted["host_tokens"] > 0
     assert hosted["hit_tokens"] >= alone["hit_tokens"] + hosted["host_tokens"] // 2
 
 
 def test_host_memory_that_holds_no_chunk_is_refused() -> None:
-    done = CliRunner().invoke(app, ["replay", "--workload", "conversations", "--host", "4KiB"])
-    assert done.exit_code == 2
-    assert "chunk" in done.output
+    assert "chunk" in failure("replay", "--workload", "conversations", "--host", "4KiB")

@@ -1,11 +1,12 @@
 """Managers side by side serve the same requests: what one cannot hold, none is given."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hybrid_blocks.tools.cli import app
+from command import answer
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import (
     EngineConfig,
@@ -20,10 +21,10 @@ from hybrid_blocks.tools.replay.cache import BlockUnit
 from hybrid_blocks.tools.replay.limits import LeftOut, RequestLimit
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
-from typer.testing import CliRunner
 
 MODEL, MEMORY = "Qwen3.5-27B", 4 * 2**30
 SKIP = EngineConfig(reject_too_large=True)
+of_rust = partial(replay, manager_name=ManagerName.RUST)
 
 
 def of_lengths(*lengths: int) -> Trace:
@@ -40,9 +41,7 @@ def test_a_limit_of_another_manager_leaves_requests_out_and_says_whose_it_is() -
         RequestLimit(manager="small", num_blocks=7, max_tokens=110),
         RequestLimit(manager="rust", num_blocks=10, max_tokens=160),
     )
-    result, _ = replay(
-        trace, manager_name=ManagerName.RUST, cache=block_cache(10, 16), config=SKIP, limits=limits
-    )
+    result, _ = of_rust(trace, cache=block_cache(10, 16), config=SKIP, limits=limits)
     assert (result.requests, result.rejected_requests) == (3 - 1, 3)
     assert result.left_out == (
         LeftOut(manager="small", max_tokens=110, requests=3, shortest=130, longest=300),
@@ -53,9 +52,7 @@ def test_a_limit_of_another_manager_leaves_requests_out_and_says_whose_it_is() -
 def test_the_last_token_of_a_request_takes_no_room() -> None:
     limits = (RequestLimit(manager="rust", num_blocks=10, max_tokens=160),)
     cache = block_cache(10, 16)
-    result, _ = replay(
-        of_lengths(161), manager_name=ManagerName.RUST, cache=cache, config=SKIP, limits=limits
-    )
+    result, _ = of_rust(of_lengths(161), cache=cache, config=SKIP, limits=limits)
     assert (result.requests, result.left_out) == (1, ())
 
 
@@ -64,14 +61,9 @@ def test_without_leave_to_skip_the_error_names_the_manager_before_anything_runs(
         RequestLimit(manager="rust", num_blocks=10, max_tokens=160),
         RequestLimit(manager="small", num_blocks=7, max_tokens=110, unit=BlockUnit(name="slab")),
     )
+    trace = of_lengths(40, 130)
     with pytest.raises(ReplayError, match=r"1 of 2 .* into 7 slabs of small, .*110"):
-        replay(
-            of_lengths(40, 130),
-            manager_name=ManagerName.RUST,
-            cache=block_cache(10, 16),
-            config=EngineConfig(),
-            limits=limits,
-        )
+        of_rust(trace, cache=block_cache(10, 16), config=EngineConfig(), limits=limits)
 
 
 @pytest.mark.vllm
@@ -88,13 +80,8 @@ def test_our_manager_and_vllms_serve_the_same_requests_of_a_model(tmp_path: Path
         assert (result["requests"], result["rejected_requests"]) == (2, 1)
         assert result["prompt_tokens"] == 498 + 898
         assert result["left_out"] == [
-            {
-                "manager": "vllm",
-                "max_tokens": theirs.max_tokens,
-                "requests": 1,
-                "shortest": between,
-                "longest": between,
-            }
+            {"manager": "vllm", "max_tokens": theirs.max_tokens, "requests": 1}
+            | {"shortest": between, "longest": between}
         ]
     assert f"1 of {between:,} tokens: vllm holds {theirs.max_tokens:,}" in output
     assert (found[0]["block_unit"], found[0]["block_tokens"]) == ("slab", None)
@@ -105,8 +92,6 @@ def test_our_manager_and_vllms_serve_the_same_requests_of_a_model(tmp_path: Path
 
 def side_by_side(tmp_path: Path, trace: Path) -> tuple[str, list[dict[str, Any]]]:
     written = tmp_path / "figures.json"
-    arguments = ["replay", trace, "--model", MODEL, "--memory", str(MEMORY), "--on-error", "skip"]
-    arguments += ["--manager", "rust", "--manager", "vllm", "--all", "--json", written]
-    ran = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
-    assert ran.exit_code == 0, ran.output
-    return ran.output, json.loads(written.read_bytes())
+    arguments = ("replay", trace, "--model", MODEL, "--memory", MEMORY, "--on-error", "skip")
+    managers = ("--manager", "rust", "--manager", "vllm", "--all", "--json", written)
+    return answer(*arguments, *managers), json.loads(written.read_bytes())

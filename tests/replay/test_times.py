@@ -2,15 +2,16 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from command import answer, failure
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.geometry.step_time import KNOTS, StepTime
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.cli.replay_asked import timed_config
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName, ReplayError, block_cache, replay
 from hybrid_blocks.tools.replay.cache import model_cache
@@ -22,7 +23,6 @@ from hybrid_blocks.tools.replay.timed import timed
 from hybrid_blocks.tools.replay.times import MOST_STEPS, highest_step, rate_of, read_rate
 from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.tools.trace.builder import TraceBuilder
-from typer.testing import CliRunner
 
 SECONDS = StepTime(ms=(1000.0,) * len(KNOTS))
 TARGETS = "ttft_p95<1s,tpot_p50<40ms"
@@ -49,9 +49,7 @@ def arriving(*seconds: float, prompt: int = 8, output: int = 3) -> Trace:
         ("e2e_p9 < 1.5s", "e2e", 9, 1.5),
     ],
 )
-def test_a_target_is_a_percentile_of_a_time(
-    text: str, kind: str, percentile: int, seconds: float
-) -> None:
+def test_a_target_is_a_percentile(text: str, kind: str, percentile: int, seconds: float) -> None:
     target = Target.read(text)
     assert (target.kind, target.percentile, target.seconds) == (kind, percentile, seconds)
 
@@ -74,12 +72,8 @@ def test_a_rate_is_a_factor_or_the_most() -> None:
 
 def test_goodput_counts_the_requests_that_keep_every_target() -> None:
     # One request runs at a time: the second waits for the three steps of the first.
-    result, _ = replay(
-        arriving(0, 0, 100),
-        manager_name=ManagerName.RUST,
-        cache=block_cache(10, 16),
-        config=config_of("ttft_p95<2s,tpot_p50<1s", max_num_seqs=1),
-    )
+    config, trace = config_of("ttft_p95<2s,tpot_p50<1s", max_num_seqs=1), arriving(0, 0, 100)
+    result, _ = replay(trace, manager_name=ManagerName.RUST, cache=BLOCKS, config=config)
     times = result.times
     assert times is not None
     assert times.ttft_mean_ms == pytest.approx((1000 + 4000 + 1000) / 3)
@@ -196,12 +190,7 @@ def test_a_default_that_is_the_best_stands_alone(monkeypatch: pytest.MonkeyPatch
     assert [result.variant for result, _ in runs] == ["vllm default, best of 3", "rust learned"]
 
 
-def run(*arguments: str, expect: int = 0) -> str:
-    result = CliRunner().invoke(app, ["replay", *arguments], env={"COLUMNS": "400"})
-    assert result.exit_code == expect, result.output
-    return result.output
-
-
+replayed = partial(answer, "replay")
 LOAD = ("--workload", "conversations", "--limit", "40", "--max-num-seqs", "8")
 OURS = ("--model", "Granite-4.0-H-Tiny", "--memory", "400MiB", "--manager", "rust")
 
@@ -209,7 +198,7 @@ OURS = ("--model", "Granite-4.0-H-Tiny", "--memory", "400MiB", "--manager", "rus
 def test_the_command_shows_times_beside_targets_with_host_memory(tmp_path: Path) -> None:
     file, page = tmp_path / "times.json", tmp_path / "page.html"
     clock = ("--clock", "H100-80GB", "--slo", TARGETS)
-    output = run(*LOAD, *OURS, *clock, "--host", "64GiB", "--json", str(file))
+    output = replayed(*LOAD, *OURS, *clock, "--host", "64GiB", "--json", str(file))
     assert "times of H100-80GB: estimated from the model's shape" in output
     for row in ("time to first token", "time a token", "within all targets", "targets"):
         assert row in output
@@ -218,7 +207,7 @@ def test_the_command_shows_times_beside_targets_with_host_memory(tmp_path: Path)
     assert hosted["host_tokens"] > 0
     assert set(alone["times"]["targets"]) == set(TARGETS.split(","))
     assert alone["card"] == "H100-80GB"
-    run(*LOAD, *OURS, *clock, "--host", "64GiB", "--html", str(page))
+    replayed(*LOAD, *OURS, *clock, "--host", "64GiB", "--html", str(page))
     shown = page.read_text()
     first = f"{alone['times']['ttft_mean_ms']:,.0f} ms mean"
     assert f"output tokens a second: {hosted['times']['tokens_per_second']:,.0f}" in shown
@@ -229,23 +218,19 @@ def test_the_command_shows_times_beside_targets_with_host_memory(tmp_path: Path)
 
 def test_a_load_that_keeps_the_targets_at_any_rate_has_no_highest_rate() -> None:
     slow = ("--clock", "H100-80GB", "--rate", "max", "--slo")
-    assert "all keep the targets" in run(*LOAD, *OURS, *slow, "ttft_p95<9s")
-    assert "none keeps the targets" in run(*LOAD, *OURS, *slow, "ttft_p95<1ms")
+    assert "all keep the targets" in replayed(*LOAD, *OURS, *slow, "ttft_p95<9s")
+    assert "none keeps the targets" in replayed(*LOAD, *OURS, *slow, "ttft_p95<1ms")
 
 
 def test_a_table_has_the_rows_of_all_columns_in_their_order() -> None:
     columns = [{"a": "1", "c": "2", "d": "3"}, {"a": "4", "b": "5", "d": ""}]
-    assert list(rows(columns)) == [
-        ("a", ["1", "4"]),
-        ("b", ["", "5"]),
-        ("c", ["2", ""]),
-        ("d", ["3", ""]),
-    ]
+    expected = [("a", ["1", "4"]), ("b", ["", "5"]), ("c", ["2", ""]), ("d", ["3", ""])]
+    assert list(rows(columns)) == expected
 
 
 def test_the_verdict_names_the_variant_whose_first_token_comes_first() -> None:
     placements = ("--placement", "learned,none", "--workload", "tools", "--limit", "40")
-    output = run(*OURS, *placements, "--max-num-seqs", "8", "--clock", "H100-80GB")
+    output = replayed(*OURS, *placements, "--max-num-seqs", "8", "--clock", "H100-80GB")
     match = re.search(
         r"verdict: rust learned: first token after (\S+) ms in the mean, rust none (\S+); .*\n"
         r" +rust learned finds",
@@ -260,7 +245,7 @@ def test_a_faster_card_is_faster_and_a_faster_rate_waits_longer(tmp_path: Path) 
 
     def times(*more: str) -> dict[str, Any]:
         model = ("--model", "Qwen3.5-27B", "--memory", "12GiB", "--manager", "rust")
-        run(*LOAD, *model, "--json", str(file), *more)
+        replayed(*LOAD, *model, "--json", str(file), *more)
         figures: dict[str, Any] = json.loads(file.read_bytes())
         return dict(figures["times"])
 
@@ -287,7 +272,7 @@ def test_a_faster_card_is_faster_and_a_faster_rate_waits_longer(tmp_path: Path) 
     ],
 )
 def test_options_that_say_nothing_are_refused(options: tuple[str, ...], said: str) -> None:
-    assert said in run(*LOAD, *OURS, *options, expect=2)
+    assert said in failure("replay", *LOAD, *OURS, *options)
 
 
 def test_a_load_that_arrives_at_once_has_no_rate() -> None:
@@ -302,7 +287,7 @@ def test_vllm_stands_beside_at_its_default_and_at_the_best_of_its_settings(tmp_p
     file = tmp_path / "times.json"
     load = ("--workload", "tools", "--limit", "60", "--max-num-seqs", "16")
     engine = ("--model", "Qwen3.5-27B", "--memory", "8GiB", "--clock", "H100-80GB")
-    output = run(*load, *engine, "--json", str(file))
+    output = replayed(*load, *engine, "--json", str(file))
     default, *best, ours = json.loads(file.read_bytes())
     assert default["variant"].startswith("vllm default")
     assert all(", best of 7" in it["variant"] for it in best)

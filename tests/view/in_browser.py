@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 from chromium import IDLE, MODEL, Browser, browser
-from hybrid_blocks.tools.cli import app
+from command import answer, as_json
 from hybrid_blocks.tools.view import page as colors
 from scripts import TEX, write_config, write_trace
-from typer.testing import CliRunner
 from urllib3.exceptions import ReadTimeoutError
 
 PICTURES = Path("build/pages")
@@ -27,12 +26,6 @@ TOOLS = (
     *("--model", "Qwen3.5-27B", "--memory", "12GiB", "--placement", "learned,every:2048"),
 )
 QWEN = ("plan", "Qwen3.5-27B", "--memory", "24GiB", "--lengths", "8k")
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture
@@ -58,17 +51,14 @@ def test_a_page_that_hangs_ends_its_browser(window: Browser) -> None:
     assert window.driver.service.process.wait(timeout=60) == -signal.SIGKILL
 
 
-def test_a_plan_shows_the_figures_of_its_table_at_each_length(
-    page: Browser, tmp_path: Path
-) -> None:
+def test_a_plan_shows_the_figures_of_its_table_at_any_length(page: Browser, tmp_path: Path) -> None:
     path = tmp_path / "plan.html"
-    run(*QWEN, "--html", path)
-    report: dict[str, Any] = json.loads(run(*QWEN, "--json", "-"))
+    answer(*QWEN, "--html", path)
+    report: dict[str, Any] = as_json(*QWEN)
     page.open(path.as_uri())
     page.picture(PICTURES / "plan.png", 1570)
-    lengths = page.run(
-        "return JSON.parse(Bokeh.documents[0].get_model_by_name('state').data.json[0]).lengths"
-    )
+    state = "Bokeh.documents[0].get_model_by_name('state').data.json[0]"
+    lengths = page.run(f"return JSON.parse({state}).lengths")
     for at, full in enumerate(report["natural"]["lengths"]):
         theirs = report["vllm"]["lengths"][at]
         page.set("length", lengths.index(full["length"]))
@@ -82,7 +72,7 @@ def test_a_plan_shows_the_figures_of_its_table_at_each_length(
 
 def test_a_replay_plays_and_tells_of_a_miss(page: Browser, tmp_path: Path) -> None:
     path, figures = tmp_path / "replay.html", tmp_path / "figures.json"
-    run(*TOOLS, "--html", path, "--json", figures)
+    answer(*TOOLS, "--html", path, "--json", figures)
     results: list[dict[str, Any]] = json.loads(figures.read_text())
     page.open(path.as_uri())
     page.picture(PICTURES / "replay.png", 2050)
@@ -311,7 +301,7 @@ def test_a_served_page_plans_what_its_controls_say(served: Browser, address: str
             served.set(name, value, "value_throttled")
         words = [word for one in asked.values() for word in one]
         report: dict[str, Any] = json.loads(
-            run("plan", model, *words, "--lengths", "8k", "--json", "-")
+            answer("plan", model, *words, "--lengths", "8k", "--json", "-")
         )
         for side in ("vllm", "natural"):
             (full,) = (one for one in report[side]["lengths"] if one["length"] == 8192)
@@ -339,15 +329,13 @@ def assert_names_are_text(page: Browser, box: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "replay"])
-def test_names_of_others_run_no_script_in_a_file(
-    page: Browser, tmp_path: Path, command: str
-) -> None:
+def test_names_of_others_run_nothing_in_a_file(page: Browser, tmp_path: Path, command: str) -> None:
     path = tmp_path / "page.html"
     if command == "plan":
-        run("plan", write_config(tmp_path), "--memory", "64MiB", "--html", path)
+        answer("plan", write_config(tmp_path), "--memory", "64MiB", "--html", path)
     else:
         options = ("--model", "Granite-4.0-Micro", "--memory", "1GiB")
-        run("replay", write_trace(tmp_path), *options, "--html", path)
+        answer("replay", write_trace(tmp_path), *options, "--html", path)
     page.open(path.as_uri())
     assert_names_are_text(page, "title")
     assert TEX in page.driver.title
@@ -375,9 +363,7 @@ try {
 """
 
 
-def test_another_name_of_the_machine_neither_reads_nor_drives_a_page(
-    window: Browser, address: str
-) -> None:
+def test_another_name_of_the_machine_reads_no_page(window: Browser, address: str) -> None:
     """All names lead to this machine in the browser, as those of a hostile name server do."""
     with urllib.request.urlopen(address) as answer:
         token = re.findall('"token":"([^"]+)"', answer.read().decode())[0]
@@ -396,9 +382,6 @@ def test_another_name_of_the_machine_neither_reads_nor_drives_a_page(
 def drawn(tiles: dict[str, list[Any]], what: str) -> float:
     """MiB of the tiles that show something; a tenth of each is a gap."""
     edges = zip(*(tiles[name] for name in ("left", "right", "bottom", "top", "what")), strict=True)
-    area: float = sum(
-        (right - left) / 0.92 * (top - bottom) / 0.9
-        for left, right, bottom, top, words in edges
-        if words.startswith(what)
-    )
+    own = [it[:4] for it in edges if it[4].startswith(what)]
+    area: float = sum((right - left) / 0.92 * (top - low) / 0.9 for left, right, low, top in own)
     return area

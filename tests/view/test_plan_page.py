@@ -10,24 +10,16 @@ import pytest
 from bokeh.models import Row
 from bokeh.models.widgets import Div
 from bokeh.plotting import figure
+from command import answer, as_json, refusal
 from hybrid_blocks.model import load_model
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.report import Plan, make_report, report
 from hybrid_blocks.tools.view.plan_page import PlanPage
 from hybrid_blocks.tools.view.plan_picture import PlanPicture, make_plan_picture
 from scripts import Elements
-from typer.testing import CliRunner
 
 QWEN = ("Qwen3.5-27B", "--memory", "24GiB")
 MODELS = ("Qwen3.5-27B", "Gemma-3-27B", "gpt-oss-20b", "DeepSeek-V3", "Granite-4.0-Micro")
-
-
-def run(*arguments: object, expect: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert not isinstance(result.exception, Exception), result.exception
-    assert result.exit_code == expect, result.output
-    return result.stderr if expect else result.stdout
 
 
 def picture_in(html: str) -> dict[str, Any]:
@@ -42,12 +34,12 @@ def picture_in(html: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("page") / "plan.html"
-    run("plan", *QWEN, "--lengths", "512,8k", "--html", path)
+    answer("plan", *QWEN, "--lengths", "512,8k", "--html", path)
     return path.read_text()
 
 
 def test_a_page_holds_the_figures_of_the_plan(html: str) -> None:
-    report = json.loads(run("plan", *QWEN, "--lengths", "512,8k", "--json", "-"))
+    report = as_json("plan", *QWEN, "--lengths", "512,8k")
     picture = picture_in(html)
     assert picture["lengths"][picture["start"]] == 512
     for side, name in zip(picture["sides"], ("vllm", "natural"), strict=True):
@@ -60,7 +52,7 @@ def test_a_page_holds_the_figures_of_the_plan(html: str) -> None:
 
 
 def test_a_page_says_its_figures_as_the_tables_do(html: str) -> None:
-    tables = run("plan", *QWEN, "--lengths", "512,8k")
+    tables = answer("plan", *QWEN, "--lengths", "512,8k")
     picture = picture_in(html)
     for length in (512, 8192):
         at = [side["at"][picture["lengths"].index(length)] for side in picture["sides"]]
@@ -87,7 +79,7 @@ def test_a_page_says_how_it_was_made_and_what_its_words_mean(html: str, tmp_path
     assert "level natural runs more requests at once than vLLM" in html
     page = tmp_path / "estimated.html"
     command = ("vllm", "serve", "Qwen/Qwen3.5-27B-FP8", "--api-key", "open sesame", "--port", "80")
-    run("plan", "--gpu", "80GB", "--html", page, "--", "HF_TOKEN=hf_sesame", *command)
+    answer("plan", "--gpu", "80GB", "--html", page, "--", "HF_TOKEN=hf_sesame", *command)
     words = page.read_text()
     assert "sesame" not in words
     assert "(estimate for 80GB), tp 1" in words
@@ -100,7 +92,7 @@ def test_a_model_of_a_file_goes_by_its_architecture(tmp_path: Path) -> None:
     fields |= {"num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 512}
     config = tmp_path / "config.json"
     config.write_text(json.dumps(fields))
-    run("plan", config, "--memory", "64MiB", "--html", tmp_path / "page.html")
+    answer("plan", config, "--memory", "64MiB", "--html", tmp_path / "page.html")
     picture = picture_in((tmp_path / "page.html").read_text())
     assert picture["model"] == "LlamaForCausalLM, 3 layers"
     assert picture["layers"] == f"3 full-attention layers, read from {config}"
@@ -180,8 +172,8 @@ def test_the_slider_reaches_the_lengths_asked_for_and_the_longest() -> None:
 @pytest.mark.parametrize("command", ["plan", "replay"])
 def test_a_page_that_cannot_be_written_is_refused_first(tmp_path: Path, command: str) -> None:
     missing = tmp_path / "none" / "page.html"
-    assert f"--html {missing}: there is no folder" in run(command, "--html", missing, expect=2)
-    assert f"--html {tmp_path}: a folder" in run(command, "--html", tmp_path, expect=2)
+    assert f"--html {missing}: there is no folder" in refusal(command, "--html", missing)
+    assert f"--html {tmp_path}: a folder" in refusal(command, "--html", tmp_path)
 
 
 @pytest.mark.parametrize("command", ["plan", "replay"])
@@ -189,13 +181,11 @@ def test_without_bokeh_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setattr("hybrid_blocks.tools.cli.output.find_spec", lambda _: None)
-    error = run(command, "--html", tmp_path / "page.html", expect=2)
+    error = refusal(command, "--html", tmp_path / "page.html")
     assert error == "error: --html needs Bokeh: pip install 'hybrid-blocks[view]'\n"
 
 
-def test_a_page_and_its_tables_are_planned_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_and_tables_are_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planned: list[str] = []
 
     def watched(name: str) -> Any:
@@ -209,5 +199,5 @@ def test_a_page_and_its_tables_are_planned_once(
 
     for name in ("plan_natural", "plan_vllm", "plan_sglang"):
         monkeypatch.setattr(report, name, watched(name))
-    run("plan", *QWEN, "--html", tmp_path / "page.html")
+    answer("plan", *QWEN, "--html", tmp_path / "page.html")
     assert sorted(planned) == ["plan_natural", "plan_sglang", "plan_vllm"]

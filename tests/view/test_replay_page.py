@@ -10,7 +10,7 @@ import hybrid_blocks
 import msgspec
 import numpy as np
 import pytest
-from hybrid_blocks.tools.cli import app
+from command import answer
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName, block_cache, model_cache
 from hybrid_blocks.tools.replay.cache import Cache
@@ -22,17 +22,9 @@ from hybrid_blocks.tools.view.replay_page import ReplayPage, head
 from hybrid_blocks.tools.view.replay_picture import make_replay_picture, story
 from loads import generate
 from scripts import Elements
-from typer.testing import CliRunner
 
 ASKED = ("--workload", "tools", "--limit", 40, "--model", "Qwen3.5-27B", "--memory", "8GiB")
 MOST_BYTES = 10_000_000
-
-
-def run(*arguments: object, expect: int = 0) -> str:
-    result = CliRunner().invoke(app, ["replay", *map(str, arguments)])
-    assert not isinstance(result.exception, Exception), result.exception
-    assert result.exit_code == expect, result.output
-    return result.stderr if expect else result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +32,9 @@ def case() -> tuple[Trace, Cache, Runs]:
     """Requests that find no checkpoint, in a memory that is soon full."""
     cache = model_cache("Qwen3.5-27B", "8GiB", Deployment(in_flight_batches=1))
     trace = generate_workload("tools", 0, 120, 16)
-    runs = compare(
-        trace,
-        cache,
-        [Variant(), Variant(placement="none")],
-        EngineConfig(max_num_seqs=8),
-        sharing=measure_sharing(trace, cache.geometry.hash_block_size),
-        with_film=True,
-    )
+    config, variants = EngineConfig(max_num_seqs=8), [Variant(), Variant(placement="none")]
+    sharing = measure_sharing(trace, cache.geometry.hash_block_size)
+    runs = compare(trace, cache, variants, config, sharing=sharing, with_film=True)
     return trace, cache, runs
 
 
@@ -148,14 +135,11 @@ def test_checkpoints_in_fewer_bytes_have_slabs_of_their_own() -> None:
     assert run.arena is not None
     assert run.arena.cuts == film.geometry.pools
     assert run.arena.owners[2 * kept + 1 :] == ("", "checkpoint")
-    assert (
-        f"Of checkpoints, kept in fewer bytes, it holds {run.arena.cuts[kept]}." in run.arena.tile
-    )
+    told = f"Of checkpoints, kept in fewer bytes, it holds {run.arena.cuts[kept]}."
+    assert told in run.arena.tile
 
 
-def test_a_page_holds_the_figures_of_the_replay(
-    case: tuple[Trace, Cache, Runs],
-) -> None:
+def test_a_page_holds_the_figures_of_the_replay(case: tuple[Trace, Cache, Runs]) -> None:
     trace, cache, runs = case
     picture = make_replay_picture(trace, cache, runs)
     for one, (result, timeline) in zip(picture.runs, runs, strict=True):
@@ -177,9 +161,7 @@ def test_a_page_holds_the_figures_of_the_replay(
     assert "attention was there for" in html
 
 
-def test_a_page_lights_the_blocks_that_were_found_and_those_computed_again(
-    case: tuple[Trace, Cache, Runs],
-) -> None:
+def test_a_page_lights_blocks_found_and_computed_again(case: tuple[Trace, Cache, Runs]) -> None:
     trace, cache, runs = case
     size = cache.geometry.hash_block_size
     for run in make_replay_picture(trace, cache, runs).runs:
@@ -220,7 +202,7 @@ def test_a_miss_says_how_far_attention_and_states_reached() -> None:
 def test_the_command_writes_a_page_that_needs_no_network(tmp_path: Path) -> None:
     page = tmp_path / "replay.html"
     figures = tmp_path / "figures.json"
-    run(*ASKED, "--html", page, "--json", figures)
+    answer("replay", *ASKED, "--html", page, "--json", figures)
     html = page.read_text()
     result = json.loads(figures.read_text())
     assert f"<b>{result['hit_rate']:.1%}</b> of prompt tokens found" in json_text(html)
@@ -268,9 +250,8 @@ def test_a_page_without_a_film_has_no_arena(case: tuple[Trace, Cache, Runs]) -> 
     picture = make_replay_picture(trace, cache, [runs[0], (other, replace(timeline, film=None))])
     assert picture.runs[1].arena is None
     assert "earlier requests of the trace have" in picture.runs[1].requests["story"][5]
-    assert "vllm default has no map: in vLLM all groups share" in html_of(
-        ReplayPage(picture).document()
-    )
+    html = html_of(ReplayPage(picture).document())
+    assert "vllm default has no map: in vLLM all groups share" in html
 
 
 def test_ten_thousand_requests_stay_a_small_file(case: tuple[Trace, Cache, Runs]) -> None:
@@ -328,9 +309,8 @@ def test_vllms_own_manager_has_its_column() -> None:
 def test_a_cache_of_blocks_has_no_bytes_to_name() -> None:
     cache = block_cache(900, 16)
     trace = generate("single", 0, 5)
-    picture = make_replay_picture(
-        trace, cache, compare(trace, cache, [Variant()], EngineConfig(), with_film=True)
-    )
+    runs = compare(trace, cache, [Variant()], EngineConfig(), with_film=True)
+    picture = make_replay_picture(trace, cache, runs)
     arena = picture.runs[0].arena
     assert arena is not None
     assert arena.tile == "A large square is one block."

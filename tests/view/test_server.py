@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from bokeh.document import Document
 from bokeh.util.token import generate_session_id
+from command import as_json, refusal
 from hybrid_blocks.model import load_model
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.view.controls import Controls
 from hybrid_blocks.tools.view.server import GuardedServer, make_server
 from scripts import SCRIPTS
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
-from typer.testing import CliRunner
 
 
 @pytest.fixture
@@ -172,9 +171,7 @@ def test_a_session_of_another_server_is_refused(served: GuardedServer) -> None:
         assert fetched(served, f"{served.address}?{name}={forged}")[0] in {403, 500}
 
 
-def test_refused_requests_are_not_logged(
-    served: GuardedServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refusals_are_not_logged(served: GuardedServer, caplog: pytest.LogCaptureFixture) -> None:
     assert fetched(served, f"http://{host_of(served)}/%1b[31m")[0] == 403
     sent(served, "GET /\x9b31m HTTP/1.1\r\nHost: \x1b[2J\r\nConnection: close\r\n\r\n")
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -182,9 +179,8 @@ def test_refused_requests_are_not_logged(
 
 def test_no_other_site_may_frame_or_load_an_answer(served: GuardedServer) -> None:
     token = served.address.split("/")[3]
-    answer = sent(
-        served, f"GET /{token}/ HTTP/1.1\r\nHost: {host_of(served)}\r\nConnection: close\r\n\r\n"
-    )
+    end = f"Host: {host_of(served)}\r\nConnection: close\r\n\r\n"
+    answer = sent(served, f"GET /{token}/ HTTP/1.1\r\n{end}")
     for header in (
         *("X-Frame-Options: DENY", "Referrer-Policy: no-referrer"),
         *("X-Content-Type-Options: nosniff", "Cross-Origin-Resource-Policy: same-origin"),
@@ -211,13 +207,6 @@ def shown(page: Document) -> dict[str, Any]:
     return picture
 
 
-def planned(*arguments: object) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["plan", *map(str, arguments), "--json", "-"])
-    assert result.exit_code == 0, result.output
-    report: dict[str, Any] = json.loads(result.stdout)
-    return report
-
-
 def longest(picture: dict[str, Any]) -> list[float]:
     return [side["at"][-1]["running"] for side in picture["sides"]]
 
@@ -225,7 +214,7 @@ def longest(picture: dict[str, Any]) -> list[float]:
 def test_a_page_begins_with_the_defaults_of_the_plan(page: Document) -> None:
     fields = {"drafts": 0, "tp": "1", "format": "auto", "most": "256", "longest": ""}
     assert {name: value(page, name) for name in fields} == fields
-    report = planned("Qwen3.5-27B", "--memory", "24GiB")
+    report = as_json("plan", "Qwen3.5-27B", "--memory", "24GiB")
     wanted = [report[side]["lengths"][0]["running"] for side in ("vllm", "natural")]
     assert longest(shown(page)) == wanted
 
@@ -239,7 +228,8 @@ def test_controls_plan_again_as_the_command_does(page: Document) -> None:
     moved = {"model": "Qwen3-Next-80B-A3B", "memory": "40GiB", "tp": "2", "format": "fp8"}
     for name, value in (moved | {"most": "512", "longest": "32k"}).items():
         set_value(page, name, value)
-    report = planned(
+    report = as_json(
+        "plan",
         *("Qwen3-Next-80B-A3B", "--memory", "40GiB", "--tp", 2),
         *("--kv-cache-dtype", "fp8", "--max-num-seqs", 512, "--max-model-len", "32k"),
     )
@@ -331,9 +321,7 @@ def test_a_model_of_a_file_that_the_command_names_can_be_chosen_again(tmp_path: 
     ],
 )
 def test_what_cannot_be_planned_is_refused(arguments: list[str], told: str) -> None:
-    result = CliRunner().invoke(app, ["view", *arguments, "--port", "0"])
-    assert result.exit_code == 2
-    assert told in result.stderr
+    assert told in refusal("view", *arguments, "--port", 0)
 
 
 def test_a_port_that_is_taken_is_named() -> None:
@@ -341,13 +329,10 @@ def test_a_port_that_is_taken_is_named() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = CliRunner().invoke(app, ["view", "--port", str(port)])
-    assert result.exit_code == 2
-    assert f"--port {port}: Address already in use" in result.stderr
+        error = refusal("view", "--port", port)
+    assert f"--port {port}: Address already in use" in error
 
 
 def test_without_bokeh_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid_blocks.tools.cli.output.find_spec", lambda _: None)
-    result = CliRunner().invoke(app, ["view"])
-    assert result.exit_code == 2
-    assert result.stderr == "error: view needs Bokeh: pip install 'hybrid-blocks[view]'\n"
+    assert refusal("view") == "error: view needs Bokeh: pip install 'hybrid-blocks[view]'\n"

@@ -9,8 +9,8 @@ import pytest
 from bokeh.document import Document
 from bokeh.models import ColumnDataSource
 from bokeh.models.widgets import AutocompleteInput, Div
+from command import answer
 from hybrid_blocks.model import load_model
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import EngineConfig, model_cache
 from hybrid_blocks.tools.replay.run import Variant, compare
@@ -21,7 +21,6 @@ from hybrid_blocks.tools.view.plan_page import PlanPage
 from hybrid_blocks.tools.view.replay_page import ReplayPage
 from hybrid_blocks.tools.view.replay_picture import make_replay_picture
 from scripts import RUN, Elements, write_config, write_trace
-from typer.testing import CliRunner
 
 PLAIN: dict[Any, set[str]] = {
     ColumnDataSource: {"data"},
@@ -88,8 +87,7 @@ def test_a_file_holds_no_element_of_a_name(command: str, tmp_path: Path) -> None
         other = ("--workload", "conversations", "--limit", "20")
     found = []
     for what, path in (((str(named),), page), (other, plain)):
-        result = CliRunner().invoke(app, [command, *what, *asked, "--html", str(path)])
-        assert result.exit_code == 0, result.output
+        answer(command, *what, *asked, "--html", path)
         found.append(Elements(path.read_text()))
     assert found[0].found == found[1].found
     assert RUN in found[0].title
