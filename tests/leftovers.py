@@ -12,11 +12,8 @@ _OF_THE_PROCESS = frozenset({"HYBRID_BLOCKS_METRICS"})
 
 def state() -> dict[str, Any]:
     """Read the state of the process. Import nothing: an absent module was not changed."""
-    seen: dict[str, Any] = {
-        f"${name}": value
-        for name, value in os.environ.items()
-        if name.startswith(_OURS) and name not in _OF_THE_PROCESS
-    }
+    ours = {it for it in os.environ if it.startswith(_OURS)} - _OF_THE_PROCESS
+    seen: dict[str, Any] = {f"${name}": os.environ[name] for name in ours}
     seen["the class of loggers"] = logging.getLoggerClass()
     seen["logging.disable"] = logging.root.manager.disable
     seen["level of the interpreter's switches"] = sys.getswitchinterval()

@@ -1,6 +1,7 @@
 """Workloads that only tests and benchmarks generate, and small ones."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hybrid_blocks.tools.trace import Trace, generate_workload
@@ -94,18 +95,17 @@ def mix(kinds: tuple[Sessions, ...], seed: int, num_requests: int, name: str) ->
 
 
 _FEW = Prefixes(number=3, popularity=1.1, tokens=(40.0, 0.5))
+_OFTEN: Any = {"sessions_per_second": 20.0, "prefixes": _FEW}
 _SMALL = (
     Chats(
-        sessions_per_second=20.0,
-        prefixes=_FEW,
+        **_OFTEN,
         message_tokens=(20.0, 1.0),
         output_tokens=(15.0, 0.8),
         pause_seconds=(0.05, 1.0),
         most_tokens=250,
     ),
     BranchingTools(
-        sessions_per_second=20.0,
-        prefixes=_FEW,
+        **_OFTEN,
         task_tokens=(20.0, 1.0),
         ask_tokens=(1, 9),
         result_tokens=(20.0, 0.8),

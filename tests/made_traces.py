@@ -66,12 +66,7 @@ def mooncake(path: Path, num_requests: int = 240) -> Facts:
     _write(path, lines)
     first = lines[0]
     return Facts(
-        num_requests,
-        num_requests,
-        first["input_length"],
-        first["output_length"],
-        hits,
-        num_ids,
+        num_requests, num_requests, first["input_length"], first["output_length"], hits, num_ids
     )
 
 

@@ -27,9 +27,7 @@ def main(tier: str, folder: Path) -> None:
             for name, count in others.items():
                 counts[name] += count
         if second:
-            again += [
-                f"{case.get('classname')}::{case.get('name')}" for case in root.iter("testcase")
-            ]
+            again += [f"{it.get('classname')}::{it.get('name')}" for it in root.iter("testcase")]
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
     if again:
         print(f"passed at the second try: {', '.join(again)}")

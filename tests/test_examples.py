@@ -49,12 +49,9 @@ def test_more_memory_finds_more_of_ones_own_traffic() -> None:
 
 def test_the_compose_file_names_files_that_are_there() -> None:
     built = ROOT / "build/wheels"
-    hosts = [
-        COMPOSE / volume.split(":")[0]
-        for service in load(COMPOSE / "compose.yaml")["services"].values()
-        for volume in service["volumes"]
-        if volume.startswith(".")
-    ]
+    services = load(COMPOSE / "compose.yaml")["services"].values()
+    volumes = [it for service in services for it in service["volumes"] if it.startswith(".")]
+    hosts = [COMPOSE / volume.split(":")[0] for volume in volumes]
     assert len(hosts) == 6
     assert all(host.exists() or host.resolve() == built for host in hosts), hosts
 

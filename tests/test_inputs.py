@@ -72,11 +72,8 @@ def test_the_work_on_lines_is_linear_in_their_bytes(kind: str, piece: int) -> No
         text = (CONTENTS[kind] * size)[:size]
         Counted.work = 0
         pieces = (Counted(text[at : at + piece]) for at in range(0, size, piece))
-        expected = [
-            (number, line)
-            for number, line in enumerate(text.splitlines(keepends=True), start=1)
-            if line.strip()
-        ]
+        numbered = enumerate(text.splitlines(keepends=True), start=1)
+        expected = [(number, line) for number, line in numbered if line.strip()]
         found = list(numbered_lines(pieces, HERE))
         assert [number for number, _ in found] == [number for number, _ in expected]
         assert [line.strip() for _, line in found] == [line.strip() for _, line in expected]

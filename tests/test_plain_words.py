@@ -32,29 +32,11 @@ LEAST_WORDS = 3
 MARKS = re.compile(r"noqa|type:|fmt:|pragma|mypy:|ruff:|!|-{2,}|SAFETY")
 """How comments for tools begin, and lines between sections."""
 PLAIN = (
-    "benches",
-    "docs",
-    "examples/convert",
-    "fuzz",
-    "kernels/gather_scatter",
-    "python/hybrid_blocks/_core",
-    "python/hybrid_blocks/geometry",
-    "python/hybrid_blocks/metrics.py",
-    "python/hybrid_blocks/model",
-    "python/hybrid_blocks/offload",
-    "python/hybrid_blocks/tools",
-    "python/hybrid_blocks/vllm",
-    "rust/core/src",
-    "rust/core/tests/common",
-    "rust/core/tests/recorded",
-    "rust/core/tests/steps",
-    "rust/hash",
-    "rust/interop",
-    "rust/offload",
-    "rust/ops",
-    "rust/py",
-    "rust/vllm",
-    "tests",
+    *("benches", "docs", "examples/convert", "fuzz", "kernels/gather_scatter", "tests"),
+    *(f"python/hybrid_blocks/{it}" for it in ("_core", "geometry", "metrics.py", "model")),
+    *(f"python/hybrid_blocks/{it}" for it in ("offload", "tools", "vllm")),
+    *(f"rust/core/{it}" for it in ("src", "tests/common", "tests/recorded", "tests/steps")),
+    *(f"rust/{it}" for it in ("hash", "interop", "offload", "ops", "py", "vllm")),
 )
 """Folders and files whose comments are plain; the list grows until it is the whole project."""
 
@@ -136,10 +118,8 @@ def vague(path: Path) -> Iterator[str]:
 
 def listed_paths() -> list[Path]:
     """Files of the project whose prose is read."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.split()  # fmt: skip
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.check_output(command, cwd=ROOT, text=True).split()
     return [ROOT / name for name in listed if Path(name).suffix in SUFFIXES]
 
 
@@ -158,9 +138,7 @@ def test_a_long_sentence_and_an_avoided_word_are_found(tmp_path: Path) -> None:
     assert len(list(faults(page))) == 2
 
 
-def test_a_doc_comment_of_rust_that_gives_an_order_or_names_no_subject_is_found(
-    tmp_path: Path,
-) -> None:
+def test_a_doc_comment_of_rust_that_orders_or_names_no_subject_is_found(tmp_path: Path) -> None:
     file = tmp_path / "file.rs"
     file.write_text(
         "/// Take a block.\nfn take() {}\n\n/// Takes a block.\nfn takes() {}\n"

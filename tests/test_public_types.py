@@ -15,9 +15,8 @@ def test_no_two_public_types_have_one_name() -> None:
     for file in sorted(RUST.glob("*/src/**/*.rs")):
         crate = file.relative_to(RUST).parts[0]
         if crate not in APART:
-            for name in re.findall(
-                r"^\s*pub (?:struct|enum|trait|type|union) (\w+)", file.read_text(), re.MULTILINE
-            ):
+            pattern = r"^\s*pub (?:struct|enum|trait|type|union) (\w+)"
+            for name in re.findall(pattern, file.read_text(), re.MULTILINE):
                 files[name].append(str(file.relative_to(RUST)))
     assert len(files) > 50
     assert {name: where for name, where in files.items() if len(where) > 1} == {}

@@ -180,9 +180,7 @@ def test_a_swap_reads_a_users_modules_and_passes_packages_that_never_name_vllms(
         pass
 
     with pytest.MonkeyPatch.context() as patch:
-        modules = {
-            name: ModuleType(name) for name in ("users_plugin.scheduling", "torch.of_a_test")
-        }
+        modules = {it: ModuleType(it) for it in ("users_plugin.scheduling", "torch.of_a_test")}
         for name, module in modules.items():
             patch.setitem(sys.modules, name, module)
             vars(module)["Alias"] = Old

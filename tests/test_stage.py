@@ -22,22 +22,14 @@ def test_needs_two_tries():
 
 def run(folder: Path, script: str, *arguments: str, ci: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(TESTS / script), *arguments]
-    return subprocess.run(
-        command,
-        check=False,
-        cwd=folder,
-        env={"PATH": "/usr/bin", "CI": ci},
-        text=True,
-        capture_output=True,
-    )
+    env = {"PATH": "/usr/bin", "CI": ci}
+    return subprocess.run(command, check=False, text=True, capture_output=True, cwd=folder, env=env)
 
 
 @pytest.mark.parametrize(
     ("ci", "holds", "status"), [("true", True, 0), ("true", False, 1), ("", True, 1)]
 )
-def test_a_test_that_failed_runs_once_more_in_ci(
-    tmp_path: Path, ci: str, holds: bool, status: int
-) -> None:
+def test_a_failure_runs_again_in_ci(tmp_path: Path, ci: str, holds: bool, status: int) -> None:
     (tmp_path / "test_it.py").write_text(A_TEST.format(holds=holds))
     stage = run(tmp_path, "stage.py", "some", "test_it.py", "-n", "1", ci=ci)
     assert stage.returncode == status, stage.stdout + stage.stderr

@@ -57,10 +57,8 @@ def test_what_is_no_terminal_has_room_for_everything(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     print_table(make_console(), table())
-    assert any(
-        line.startswith("state x 4") and line.endswith(NUMBERS[-1])
-        for line in capsys.readouterr().out.splitlines()
-    )
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("state x 4") and line.endswith(NUMBERS[-1]) for line in lines)
 
 
 def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

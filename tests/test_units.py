@@ -66,11 +66,7 @@ def test_a_count_is_a_whole_number_of_a_range(text: str) -> None:
 
 
 def test_a_count_may_have_signs_and_spaces() -> None:
-    assert [parse_count(text, "--blocks", 10, least=0) for text in ("0", " 7 ", "+10")] == [
-        0,
-        7,
-        10,
-    ]
+    assert [parse_count(it, "--blocks", 10, least=0) for it in ("0", " 7 ", "+10")] == [0, 7, 10]
 
 
 @pytest.mark.parametrize("tokens", [1, 512, 1023, 1024, 1366, 59_392, 262_144, 2**20])

@@ -53,14 +53,8 @@ def names(kind: str) -> re.Pattern[str]:
 def places(kind: str) -> Iterator[tuple[str, int, str]]:
     """Each line that names a kind: its file, its number and its text."""
     pattern = names(kind)
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "rust", "python", "tests", "docs"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in sorted(set(listed.stdout.split())):
+    command = ["git", "ls-files", "-co", "--exclude-standard", "rust", "python", "tests", "docs"]
+    for name in sorted({*subprocess.check_output(command, cwd=ROOT, text=True).split()}):
         path = ROOT / name
         if path.suffix in {".rs", ".py", ".pyi", ".md"} and path.is_file():
             for number, line in enumerate(path.read_text().splitlines(), 1):

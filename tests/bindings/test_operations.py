@@ -72,10 +72,8 @@ def plain(value: Any) -> Any:
 
 def answer(manager: BlockManager, call: str, args: list[Any]) -> Any:
     kinds = ARGUMENTS.get(call, (None,) * len(args))
-    args = [
-        arg if kind is None else np.array(arg, dtype=kind)
-        for arg, kind in zip(args, kinds, strict=True)
-    ]
+    pairs = zip(args, kinds, strict=True)
+    args = [arg if kind is None else np.array(arg, dtype=kind) for arg, kind in pairs]
     try:
         if call == "add_request":
             request_id, tokens, session_id = args
@@ -104,9 +102,7 @@ def repeat(binary: Path, operations: bytes) -> list[str]:
     setup=st.binary(min_size=SETUP_BYTES, max_size=SETUP_BYTES),
     operations=st.lists(st.binary(min_size=OP_BYTES, max_size=OP_BYTES), max_size=60),
 )
-def test_the_bindings_answer_as_the_core_does(
-    binary: Path, setup: bytes, operations: list[bytes]
-) -> None:
+def test_bindings_answer_as_the_core(binary: Path, setup: bytes, operations: list[bytes]) -> None:
     repeat(binary, setup + b"".join(operations))
 
 

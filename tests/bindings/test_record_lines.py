@@ -12,18 +12,7 @@ from hybrid_blocks.tools.trace.recorded import Record, parse, split_digests
 
 KEY = bytes(range(16))
 HASHES = [bytes([number]) * 32 for number in range(3)]
-PLAIN = Finished(
-    arrival=1000.25,
-    block_tokens=16,
-    prompt_tokens=48,
-    output_tokens=2,
-    found_tokens=None,
-    hashes=HASHES,
-    session=None,
-    adapter=None,
-    priority=0,
-    aborted=False,
-)
+PLAIN = Finished(1000.25, 16, 48, 2, None, HASHES, None, None, priority=0, aborted=False)
 
 
 def records(*requests: Finished) -> list[Record]:
@@ -36,33 +25,15 @@ def records(*requests: Finished) -> list[Record]:
 
 
 def test_a_line_says_what_the_engine_noted() -> None:
-    full = PLAIN._replace(
-        found_tokens=32,
-        session='a "b"',
-        adapter="names an adapter",
-        priority=-3,
-        aborted=True,
-        scheduled=1000.5,
-        first_token=1001.0,
-        finished=1002.125001,
-    )
+    names: Any = {"session": 'a "b"', "adapter": "names an adapter"}
+    times: Any = {"scheduled": 1000.5, "first_token": 1001.0, "finished": 1002.125001}
+    full = PLAIN._replace(found_tokens=32, priority=-3, aborted=True, **names, **times)
     (found,) = records(full)
-    assert found == Record(
-        number=0,
-        arrival=0.25,
-        block_tokens=16,
-        prompt_tokens=48,
-        output_tokens=2,
-        blocks="4JFJ6o+FW8jxAJEVL5KrkX7+CUpeYZ/jTGWN",
-        found_tokens=32,
-        session=0,
-        adapter=0,
-        priority=-3,
-        aborted=True,
-        scheduled=0.25,
-        first_token=0.75,
-        finished=1.875001,
-    )
+    sizes: Any = {"block_tokens": 16, "prompt_tokens": 48, "output_tokens": 2, "found_tokens": 32}
+    since: Any = {"scheduled": 0.25, "first_token": 0.75, "finished": 1.875001}
+    blocks = "4JFJ6o+FW8jxAJEVL5KrkX7+CUpeYZ/jTGWN"
+    counted: Any = {"number": 0, "session": 0, "adapter": 0, "priority": -3, "aborted": True}
+    assert found == Record(arrival=0.25, blocks=blocks, **sizes, **counted, **since)
     assert len(split_digests(found.blocks)) == len(HASHES)
 
 
@@ -70,8 +41,7 @@ def test_requests_sessions_and_adapters_are_counted_over_all_calls() -> None:
     lines = RecordLines(KEY, 0.0)
     names = ["a", "b", None, "a"]
     text = b"".join(
-        lines.encode([PLAIN._replace(session=name, adapter=name and f"of {name}")])
-        for name in names
+        lines.encode([PLAIN._replace(session=it, adapter=it and f"of {it}")]) for it in names
     )
     found = [parse(line) for line in text.splitlines()]
     assert [one.number for one in found] == [0, 1, 2, 3]

@@ -2,12 +2,7 @@
 
 import numpy as np
 import pytest
-from hybrid_blocks import (
-    BlockManager,
-    CheckpointPolicy,
-    GroupSpec,
-    block_hasher,
-)
+from hybrid_blocks import BlockManager, CheckpointPolicy, GroupSpec, block_hasher
 from hybrid_blocks.errors import InvalidArgumentError
 
 

@@ -73,9 +73,7 @@ def test_every_class_of_the_extension_is_frozen() -> None:
     )
     found = {_python_name(match): match["options"] or "" for match in re.finditer(pattern, sources)}
     modules = (hybrid_blocks._core, hybrid_blocks._core.vllm, hybrid_blocks._core.offload)
-    classes = {
-        name for module in modules for name, item in vars(module).items() if isinstance(item, type)
-    }
+    classes = {name for it in modules for name, item in vars(it).items() if isinstance(item, type)}
     assert {"BlockHasher", "BlockManager", "RustKVCacheManager"} <= classes
     assert classes == found.keys()
     assert sources.count("#[pyclass") == len(found)

@@ -25,10 +25,9 @@ def named() -> set[str]:
     _, _, section = (ROOT / "docs/design.md").read_text().partition("\n## Where a change goes\n")
     rows = "\n".join(line for line in section.splitlines() if line.startswith("|"))
     words = {
-        word
-        for word in re.findall(r"`([\w/{},.-]+)`", rows)
-        if ("/" in word or re.search(r"\.(rs|py|pyi|toml|json|md)$", word))
-        and not TEMPLATE.search(word)
+        it
+        for it in re.findall(r"`([\w/{},.-]+)`", rows)
+        if ("/" in it or re.search(r"\.(rs|py|pyi|toml|json|md)$", it)) and not TEMPLATE.search(it)
     }
     return {path for word in words for path in expanded(word)}
 
@@ -36,7 +35,5 @@ def named() -> set[str]:
 def test_each_named_file_or_folder_exists() -> None:
     paths = named()
     assert len(paths) > 50
-    missing = {
-        path for path in paths if not any((ROOT / folder / path).exists() for folder in FOLDERS)
-    }
+    missing = {path for path in paths if not any((ROOT / it / path).exists() for it in FOLDERS)}
     assert not missing

@@ -32,11 +32,9 @@ def test_every_variable_that_the_code_reads_is_listed_and_named_once() -> None:
     """In the one file of all variables: others take the names from there."""
     names = {it.name for it in VARIABLES}
     for path in PACKAGE.rglob("*.py"):
-        texts = [
-            node.value
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        ]
+        nodes = ast.walk(ast.parse(path.read_text()))
+        values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+        texts = [value for value in values if isinstance(value, str)]
         found = {text for text in texts if re.fullmatch(r"HYBRID_BLOCKS(_[A-Z]+)*", text)}
         assert found == (names if path.name == "variables.py" else set()), path
 
@@ -51,11 +49,7 @@ def test_the_menu_of_the_site_holds_every_page_once() -> None:
     _, _, menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")
     sections = yaml.safe_load(menu)
     entries = [entry for section in sections for page in section.values() for entry in page]
-    named = [
-        path
-        for entry in entries
-        for path in (entry.values() if isinstance(entry, dict) else [entry])
-    ]
+    named = [path for it in entries for path in (it.values() if isinstance(it, dict) else [it])]
     assert len(named) == len(set(named))
     pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
     outside = {"index.md", "changelog.md", "contributing.md", "examples.md", "security.md"}

@@ -22,14 +22,8 @@ blocks = st.lists(token_ids, max_size=40)
 texts = st.text(alphabet="\0aZ~\x7f\x80éÿĀ漢\uffff😀", max_size=20)
 
 plain_atoms = st.one_of(
-    st.none(),
-    st.booleans(),
-    token_ids,
-    st.floats(),
-    st.floats(width=32),
-    st.floats(width=16),
-    texts,
-    st.binary(max_size=20),
+    *(st.none(), st.booleans(), token_ids, texts, st.binary(max_size=20)),
+    *(st.floats(), st.floats(width=32), st.floats(width=16)),
     st.sampled_from(["lora", "mm", "cache_salt", "x" * 255, "é" * 128, b"y" * 255, b"z" * 256]),
 )
 

@@ -90,15 +90,9 @@ def requests(draw: st.DrawFn) -> Request:
                 mm_position=PlaceholderRange(offset=offset, length=end - offset),
             )
         )
-    return Request(
-        request_id="r",
-        prompt_token_ids=tokens,
-        sampling_params=SamplingParams(max_tokens=1),
-        pooling_params=None,
-        mm_features=features,
-        lora_request=lora,
-        cache_salt=draw(st.none() | texts),
-    )
+    salt = draw(st.none() | texts)
+    more: Any = {"mm_features": features, "lora_request": lora, "cache_salt": salt}
+    return Request("r", tokens, SamplingParams(max_tokens=1), None, **more)
 
 
 @given(
@@ -147,9 +141,7 @@ def test_the_parent_of_a_first_block_follows_the_same_rule(
 
 
 @pytest.mark.parametrize("algorithm", ["xxhash", "xxhash_cbor"])
-def test_without_a_seed_in_the_environment_xxhash_starts_at_random_once_a_process(
-    algorithm: Algorithm,
-) -> None:
+def test_without_a_seed_xxhash_starts_at_random_once_a_process(algorithm: Algorithm) -> None:
     assert none_hash(algorithm, {}) == none_hash(algorithm, {})
     assert none_hash(algorithm, {}) != hash_function(algorithm)("vllm-none-hash")
     expected = get_hash_fn_by_name(algorithm)("7")

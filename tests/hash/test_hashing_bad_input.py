@@ -113,11 +113,9 @@ def test_extra_keys_that_do_not_match_the_blocks(extra_keys: Any, message: str) 
 
 @pytest.mark.parametrize("count", [-1, 2**64, 1.5, "16", None])
 def test_counts_that_are_none(count: Any) -> None:
-    for call in (
-        lambda: block_hasher("sha256", count),
-        lambda: block_hasher("sha256", 16, num_lookahead_tokens=count),
-        lambda: HashChain(HASHER).num_new_blocks(count),
-    ):
+    ahead = partial(block_hasher, "sha256", 16, num_lookahead_tokens=count)
+    counting = partial(HashChain(HASHER).num_new_blocks, count)
+    for call in (partial(block_hasher, "sha256", count), ahead, counting):
         with pytest.raises(InvalidArgumentError, match="expected a count"):
             call()
 

@@ -12,18 +12,13 @@ from hybrid_blocks.metrics import ENGINE, OFFLOAD
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = ROOT / "dashboards"
 LABELS = {figure.name: set(figure.labels) for figure in (*ENGINE, *OFFLOAD)}
-RULES: list[dict[str, Any]] = [
-    rule
-    for group in yaml.safe_load((DASHBOARDS / "alerts.yml").read_text())["groups"]
-    for rule in group["rules"]
-]
+GROUPS = yaml.safe_load((DASHBOARDS / "alerts.yml").read_text())["groups"]
+RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
 TESTS: list[dict[str, Any]] = yaml.safe_load((DASHBOARDS / "alerts_test.yml").read_text())["tests"]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_asks_for_figures_that_exist_with_labels_that_they_have(
-    rule: dict[str, Any],
-) -> None:
+def test_an_alert_asks_for_figures_and_labels_that_exist(rule: dict[str, Any]) -> None:
     names = re.findall(r"(?:vllm:|hybrid_blocks_)\w+", rule["expr"])
     assert names
     assert set(names) <= {*LABELS, *OF_VLLM}
@@ -40,9 +35,6 @@ def test_an_alert_names_a_section_that_there_is(rule: dict[str, Any]) -> None:
 
 
 def test_each_alert_fires_in_one_test_and_is_silent_in_another() -> None:
-    expected = {
-        (one["alertname"], bool(one.get("exp_alerts")))
-        for test in TESTS
-        for one in test["alert_rule_test"]
-    }
+    tests = [one for test in TESTS for one in test["alert_rule_test"]]
+    expected = {(one["alertname"], bool(one.get("exp_alerts"))) for one in tests}
     assert expected == {(rule["alert"], fires) for rule in RULES for fires in (False, True)}

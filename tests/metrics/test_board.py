@@ -31,9 +31,7 @@ def test_a_query_asks_for_figures_that_exist_with_labels_that_they_have(expressi
     assert set(names) <= {*FIGURES, *OF_VLLM}
     known = {*VARIABLES, *(label for name in names for label in labels_of(name))}
     matched = re.findall(r'(\w+)=~?"', expression)
-    grouped = [
-        label for group in re.findall(r" by \((.*?)\)", expression) for label in group.split(", ")
-    ]
+    grouped = [it for group in re.findall(r" by \((.*?)\)", expression) for it in group.split(", ")]
     assert {*matched, *grouped} <= known
     assert all(expression.count(f'{name}=~"${name}"') == len(names) for name in VARIABLES)
 
@@ -75,11 +73,8 @@ def test_no_panel_covers_another() -> None:
         for shown in (panel, *panel.get("panels", ())):
             numbers.add(shown["id"])
             place = shown["gridPos"]
-            cells = {
-                (x, y)
-                for x in range(place["x"], place["x"] + place["w"])
-                for y in range(place["y"], place["y"] + place["h"])
-            }
+            columns = range(place["x"], place["x"] + place["w"])
+            cells = {(x, y) for x in columns for y in range(place["y"], place["y"] + place["h"])}
             assert place["x"] + place["w"] <= 24
             assert not cells & taken, shown["title"]
             taken |= cells

@@ -49,9 +49,7 @@ def test_counters_grow_by_what_is_new_also_after_an_engine_has_started_again(sho
         assert shown.value("hybrid_blocks_forks_total", ENGINE) == sum_so_far
 
 
-def test_engines_of_another_process_are_left_to_it(
-    shown: Shown, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_engines_of_others_are_left_to_them(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1 << 30)
     shown.publish(BLOCKS.sample(3, state="live"))
     assert shown.value("hybrid_blocks_blocks", LIVE) is None

@@ -40,10 +40,7 @@ def parse(listed: Sequence[dict[str, Any]]) -> list[Mutant]:
             entry["file"],
             entry["genre"],
             entry["replacement"],
-            *(
-                (entry["span"][side]["line"], entry["span"][side]["column"])
-                for side in ("start", "end")
-            ),
+            *((entry["span"][it]["line"], entry["span"][it]["column"]) for it in ("start", "end")),
         )
         for number, entry in enumerate(listed, 1)
     ]

@@ -12,11 +12,8 @@ ACCEPTED = Path(__file__).parents[1] / "mutants.toml"
 
 def accepted(path: Path = ACCEPTED) -> dict[str, str]:
     """Return the reason for every survivor that is accepted."""
-    return {
-        mutant: entry["reason"]
-        for entry in tomllib.loads(path.read_text()).get("accepted", [])
-        for mutant in entry["mutants"]
-    }
+    entries = tomllib.loads(path.read_text()).get("accepted", [])
+    return {mutant: entry["reason"] for entry in entries for mutant in entry["mutants"]}
 
 
 def summary(

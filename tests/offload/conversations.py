@@ -60,9 +60,6 @@ def talk(
 
 def _rounds(num_chats: int, first_turn: int) -> Sequence[Round]:
     # A chat's text does not depend on the answers, so that a run may begin at any turn.
-    texts = (
-        f"Chat {chat}. " + PREFIX[chat * 40 : chat * 40 + 300] + PREFIX[:240] * turn
-        for turn in range(first_turn, NUM_TURNS)
-        for chat in range(num_chats)
-    )
+    begins = [f"Chat {chat}. " + PREFIX[chat * 40 : chat * 40 + 300] for chat in range(num_chats)]
+    texts = (it + PREFIX[:240] * turn for turn in range(first_turn, NUM_TURNS) for it in begins)
     return [[prompt(text, max_tokens=24)] for text in texts]

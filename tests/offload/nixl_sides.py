@@ -16,12 +16,7 @@ from hybrid_blocks.offload.nixl.worker import SlabNixlWorker
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlAgentMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.ssm_conv_transfer_utils import MambaConvSplitInfo
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    KVCacheGroupSpec,
-    KVCacheTensor,
-    MambaSpec,
-)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheGroupSpec, KVCacheTensor, MambaSpec
 
 CUT, SLAB_BYTES = 4, 512
 
@@ -173,6 +168,7 @@ class Side(Slabs):
         made: Any = SlabNixlWorker.__new__(SlabNixlWorker)
         self.worker = made
         specs = [group.kv_cache_spec for group in self.config.kv_cache_groups]
+        cached = SimpleNamespace(enable_prefix_caching=True)
         attributes: dict[str, Any] = {
             **dict.fromkeys(("tp_rank", "transfer_tp_rank"), rank),
             **dict.fromkeys(("dcp_rank", "device_id"), 0),
@@ -187,7 +183,7 @@ class Side(Slabs):
                     *("dst_uses_region_group_mapping", "dst_region_mem_types"),
                     *("src_xfer_handles_by_block_size", "tp_mappings", "_remote_agents"),
                     *("dst_xfer_side_handles", "src_xfer_handles_by_tp_ratio"),
-                ),
+                )
             ),
             "use_mla": False,
             "_has_mamba": True,
@@ -219,9 +215,7 @@ class Side(Slabs):
                 for layer in group.layer_names
             },
             "model_config": SimpleNamespace(get_total_num_kv_heads=lambda: heads * tp_size),
-            "vllm_config": SimpleNamespace(
-                cache_config=SimpleNamespace(enable_prefix_caching=True)
-            ),
+            "vllm_config": SimpleNamespace(cache_config=cached),
             "kv_transfer_config": SimpleNamespace(enable_permute_local_kv=False),
             **dict.fromkeys(
                 (
@@ -269,10 +263,7 @@ def meet(reader: Side, *ranks: Side) -> None:
     name = ranks[0].worker.engine_id
     worker.kv_caches_base_addr[name] = {}
     worker.dst_xfer_side_handles[name] = {}
-    agents = {
-        (0, other.rank): worker.add_remote_agent(other.told(), other.rank, other.tp_size)
-        for other in ranks
-    }
+    agents = {(0, it.rank): worker.add_remote_agent(it.told(), it.rank, it.tp_size) for it in ranks}
     worker._remote_agents[name] = agents
     worker._engine_by_address[("localhost", 1)] = name
     worker._engine_clock_offset[name] = 0.0

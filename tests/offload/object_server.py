@@ -40,12 +40,8 @@ def _serve(port: int, tls: Path | None) -> Iterator[dict[str, str]]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _make_bucket(process, url, context)
-        yield trusted | {
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": url,
-        }
+        keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+        yield trusted | keys | {"AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}
     finally:
         process.kill()
         process.wait()

@@ -43,10 +43,8 @@ def disk(folder: str) -> DiskStore:
 def digests() -> dict[str, list[str]]:
     """Return digests by algorithm of tokens that reach each byte of their integers."""
     tokens = np.random.default_rng(7).integers(0, 2**31, 4096, dtype=np.int32)
-    hashers = {
-        it: block_hasher(it, 16, none_hash=bytes(16 if it.startswith("xxhash") else 32))
-        for it in ALGORITHMS
-    }
+    seeds = {it: bytes(16 if it.startswith("xxhash") else 32) for it in ALGORITHMS}
+    hashers = {it: block_hasher(it, 16, none_hash=seed) for it, seed in seeds.items()}
     return {it: [d.hex() for d in hasher.hash_blocks(tokens)] for it, hasher in hashers.items()}
 
 
@@ -94,9 +92,7 @@ def test_digests_are_equal() -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize(
-    ("writer", "reader"), [(HERE, ARM), (ARM, HERE)], ids=["arm reads", "arm writes"]
-)
+@pytest.mark.parametrize(("writer", "reader"), [(HERE, ARM), (ARM, HERE)], ids=["reads", "writes"])
 def test_segments_are_read_on_the_other_architecture(
     writer: list[str], reader: list[str], end: str, tmp_path: Path
 ) -> None:

@@ -28,16 +28,12 @@ from vllm.config import (
 )
 from vllm.distributed import parallel_state
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import (
-    OffloadingConnectorWorker,
-)
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
 from vllm.model_executor.layers.attention import Attention
 from vllm.model_executor.layers.linear import QKVParallelLinear
 from vllm.model_executor.layers.mamba.gdn.kimi_gdn_linear_attn import KimiGatedDeltaNetAttention
 from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
-from vllm.model_executor.layers.mamba.linear.minimax_linear_attn import (
-    MiniMaxText01LinearAttention,
-)
+from vllm.model_executor.layers.mamba.linear.minimax_linear_attn import MiniMaxText01LinearAttention
 from vllm.model_executor.layers.mamba.mamba_mixer import MambaMixer
 from vllm.model_executor.layers.mamba.mamba_mixer2 import MambaMixer2
 from vllm.model_executor.layers.mamba.short_conv import ShortConv
@@ -53,23 +49,19 @@ from vllm.v1.kv_offload.base import GPULoadStoreSpec, make_offload_key
 NUM_BLOCKS = 4
 TOKENS = 32
 MODEL = {
+    **dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 64),
+    **dict.fromkeys(("num_attention_heads", "num_hidden_layers", "linear_num_value_heads"), 8),
+    **dict.fromkeys(("linear_num_key_heads", "linear_conv_kernel_dim"), 4),
+    **dict.fromkeys(("head_dim", "linear_value_head_dim"), 32),
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",
-    "hidden_size": 64,
-    "intermediate_size": 64,
-    "num_attention_heads": 8,
     "num_key_value_heads": 2,
-    "head_dim": 32,
-    "num_hidden_layers": 8,
-    "vocab_size": 64,
     "max_position_embeddings": 4096,
-    "linear_num_key_heads": 4,
-    "linear_num_value_heads": 8,
     "linear_key_head_dim": 16,
-    "linear_value_head_dim": 32,
-    "linear_conv_kernel_dim": 4,
     "num_experts": 0,
 }
+MAMBA: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "ssm_state_size": 16}
+MAMBA |= {"conv_kernel_size": 4, "use_conv_bias": True, "use_bias": False}
 
 
 def ids(count: int) -> torch.Tensor:
@@ -107,9 +99,8 @@ class Layer:
         caches = list(caches)
         if self.channels is not None:
             cache = caches.pop(0)
-            found.append(
-                (cache, self.channels, list(cache.shape[1:]).index(len(self.channels)) + 1)
-            )
+            along = list(cache.shape[1:]).index(len(self.channels)) + 1
+            found.append((cache, self.channels, along))
         if self.heads is not None:
             found.append((caches.pop(0), self.heads, 1))
         assert not caches
@@ -128,9 +119,8 @@ def attention(config: VllmConfig, name: str) -> Layer:
     loaded(qkv.weight, keys, "k")
     own = qkv.num_kv_heads
     rows = qkv.weight.data[qkv.num_heads * 32 : (qkv.num_heads + own) * 32, 0]
-    layer = Attention(
-        qkv.num_heads, 32, 1.0, num_kv_heads=own, cache_config=config.cache_config, prefix=name
-    )
+    options: Any = {"num_kv_heads": own, "cache_config": config.cache_config, "prefix": name}
+    layer = Attention(qkv.num_heads, 32, 1.0, **options)
     return Layer(layer, rows[::32].clone())
 
 
@@ -158,9 +148,8 @@ def kimi_delta(config: VllmConfig, name: str) -> Layer:
 
 
 def linear_attention(config: VllmConfig, name: str) -> Layer:
-    fields: Any = SimpleNamespace(
-        hidden_size=64, num_attention_heads=8, num_hidden_layers=8, head_dim=16
-    )
+    fields: Any = SimpleNamespace(hidden_size=64, num_attention_heads=8, head_dim=16)
+    fields.num_hidden_layers = 8
     layer: Any = MiniMaxText01LinearAttention(fields, config, prefix=name)
     # Queries, keys and values of one head stand together.
     rows = ids(8).repeat_interleave(3 * 16)[:, None].expand(-1, 64)
@@ -169,20 +158,9 @@ def linear_attention(config: VllmConfig, name: str) -> Layer:
 
 def mamba2(num_groups: int) -> Any:
     def make(config: VllmConfig, name: str) -> Layer:
-        layer: Any = MambaMixer2(
-            hidden_size=64,
-            ssm_state_size=16,
-            conv_kernel_size=4,
-            intermediate_size=128,
-            use_conv_bias=True,
-            use_bias=False,
-            n_groups=num_groups,
-            num_heads=8,
-            head_dim=16,
-            model_config=config.model_config,
-            cache_config=config.cache_config,
-            prefix=name,
-        )
+        configs: Any = {"model_config": config.model_config, "cache_config": config.cache_config}
+        heads: Any = {"n_groups": num_groups, "num_heads": 8, "head_dim": 16}
+        layer: Any = MambaMixer2(**MAMBA, **heads, **configs, prefix=name)
         layer.conv1d.weight.data = layer.conv1d.weight.data.squeeze(1)
         whole = ids(128 + 2 * num_groups * 16)[:, None].expand(-1, 4)
         if num_groups == 1:
@@ -199,33 +177,16 @@ def mamba2(num_groups: int) -> Any:
 
 
 def mamba1(config: VllmConfig, name: str) -> Layer:
-    layer: Any = MambaMixer(
-        hidden_size=64,
-        ssm_state_size=16,
-        conv_kernel_size=4,
-        intermediate_size=128,
-        time_step_rank=4,
-        use_conv_bias=True,
-        use_bias=False,
-        use_rms_norm=False,
-        model_config=config.model_config,
-        cache_config=config.cache_config,
-        prefix=name,
-    )
+    own: Any = {"model_config": config.model_config, "cache_config": config.cache_config}
+    layer: Any = MambaMixer(**MAMBA, time_step_rank=4, use_rms_norm=False, **own, prefix=name)
     channels = convolution_of(layer.conv1d.weight, [128])
     return Layer(layer, loaded(layer.D, ids(128)), channels)
 
 
 def short_convolution(config: VllmConfig, name: str) -> Layer:
     fields: Any = SimpleNamespace(conv_L_cache=4, conv_bias=False)
-    layer: Any = ShortConv(
-        fields,
-        dim=64,
-        layer_idx=0,
-        model_config=config.model_config,
-        cache_config=config.cache_config,
-        prefix=name,
-    )
+    configs = (config.model_config, config.cache_config)
+    layer: Any = ShortConv(fields, 64, 0, *configs, prefix=name)
     return Layer(layer, None, convolution_of(layer.conv.weight, [64]))
 
 
@@ -259,18 +220,13 @@ class Rank:
                 names = [layer.name for layer in group]
                 groups.append(KVCacheGroupSpec(names, spec))
                 page = spec.page_size_bytes
-                tensor = KVCacheTensor(
-                    size=2 * NUM_BLOCKS * page,
-                    layers=names,
-                    layer_stride=NUM_BLOCKS * page,
-                    block_stride=page,
-                )
+                size = NUM_BLOCKS * page
+                tensor = KVCacheTensor(2 * size, names, layer_stride=size, block_stride=page)
                 tensors.append(tensor)
                 raw = torch.zeros(tensor.size, dtype=torch.int8)
                 kernel = engine.kernel_tokens if group is self.groups[0] else None
-                views = create_kv_cache_views(
-                    raw, spec, NUM_BLOCKS, KVCacheLayout[engine.layout], tensor, kernel
-                )
+                layout = KVCacheLayout[engine.layout]
+                views = create_kv_cache_views(raw, spec, NUM_BLOCKS, layout, tensor, kernel)
                 for layer, name, view in zip(group, names, views, strict=True):
                     layer.layer.bind_kv_cache(view)
                     caches[name] = view
@@ -354,15 +310,10 @@ class Ranks:
         self.keys = [make_offload_key(bytes([7] * 32), group) for group in range(len(kinds))]
 
     def config(self, rank: int, options: dict[str, Any]) -> VllmConfig:
-        model = ModelConfig(
-            model=str(self.folder), dtype="bfloat16", skip_tokenizer_init=True, max_model_len=256
-        )
-        cache = CacheConfig(
-            block_size=TOKENS,
-            enable_prefix_caching=True,
-            mamba_block_size=TOKENS,
-            mamba_ssm_cache_dtype="float32",
-        )
+        plain: Any = {"skip_tokenizer_init": True, "max_model_len": 256}
+        model = ModelConfig(model=str(self.folder), dtype="bfloat16", **plain)
+        cache = CacheConfig(block_size=TOKENS, enable_prefix_caching=True, mamba_block_size=TOKENS)
+        cache.mamba_ssm_cache_dtype = "float32"
         config = VllmConfig(
             model_config=model,
             cache_config=cache,

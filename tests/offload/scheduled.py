@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,29 +76,20 @@ class Engine:
         """Manage ``num_bytes`` of host memory over a disk, a store of objects, both or none."""
         self.region: npt.NDArray[np.uint8] = np.zeros(num_bytes, dtype=np.uint8)
         self.below = self.over(disk, objects)
-        self.manager = HybridOffloadingManager(
-            replace(GROUPS, tokens_per_hash=tokens_per_hash),
-            num_bytes,
-            below=self.below,
-            with_events=True,
-            computing=computing,
-            reopen=reopen,
-        )
+        groups = replace(GROUPS, tokens_per_hash=tokens_per_hash)
+        own: Any = {"computing": computing, "reopen": reopen, "with_events": True}
+        self.manager = HybridOffloadingManager(groups, num_bytes, below=self.below, **own)
 
     def over(self, disk: DiskStore | None = None, objects: ObjectStore | None = None) -> TiersBelow:
         """Return tiers over this engine's host memory."""
         sizes = [BYTES[ATTENTION], BYTES[STATE]]
         below = TiersBelow()
         if disk is not None:
-            source, locality = CacheHitSource.DISK, Locality.LOCAL
-            below.disk = TierQueue(
-                disk, self.region, sizes, name="disk", source=source, locality=locality
-            )
+            near: Any = {"source": CacheHitSource.DISK, "locality": Locality.LOCAL}
+            below.disk = TierQueue(disk, self.region, sizes, name="disk", **near)
         if objects is not None:
-            source, locality = CacheHitSource.EXTERNAL_UNSPECIFIED, Locality.REMOTE
-            below.objects = TierQueue(
-                objects, self.region, sizes, name="objects", source=source, locality=locality
-            )
+            far: Any = {"source": CacheHitSource.EXTERNAL_UNSPECIFIED, "locality": Locality.REMOTE}
+            below.objects = TierQueue(objects, self.region, sizes, name="objects", **far)
         return below
 
     def store(self, request: Request, keys: list[OffloadKey]) -> int:

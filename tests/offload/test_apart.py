@@ -253,9 +253,7 @@ def loads(server: Server) -> dict[str, float]:
     return {re.findall(r'connector="\d+ (\w+)"', labels)[0]: n for labels, n in found.items()}
 
 
-def test_offload_and_another_engine_are_weighed_and_either_way_nothing_stays_held(
-    start: Start,
-) -> None:
+def test_offload_and_another_engine_are_weighed_and_nothing_stays_held(start: Start) -> None:
     other, reader = start(
         Engine(role="kv_producer", weights=[1, 1]), Engine(role="kv_consumer", weights=[1, 1])
     )
@@ -274,9 +272,7 @@ def test_offload_and_another_engine_are_weighed_and_either_way_nothing_stays_hel
     assert loads(other)["SlabConnector"] > 0
 
 
-def test_a_connector_of_weight_0_reads_nothing_and_lets_the_other_engine_go_on(
-    start: Start,
-) -> None:
+def test_a_connector_of_weight_0_reads_nothing_and_lets_the_other_go_on(start: Start) -> None:
     other, reader = start(
         Engine(role="kv_producer", weights=[1, 1]), Engine(role="kv_consumer", weights=[0, 1])
     )

@@ -83,17 +83,9 @@ def test_hits_beside_a_drafter_with_a_layer_of_its_own_are_those_of_a_large_devi
     # Steps of one hash block end at the same tokens, whatever was found, so sums are rounded alike.
     drafts = {"method": "mtp", "num_speculative_tokens": 2}
     options = {"max_num_batched_tokens": 32, "speculative_config": drafts}
-    few, many = (
-        talk(
-            models.build_with_draft_head(),
-            num_chats=CHATS,
-            num_blocks=num_slabs,
-            connector=LARGE,
-            level="natural",
-            options=options,
-        )
-        for num_slabs in (FEW_SLABS["drafter"], MANY)
-    )
+    asked: Any = {"num_chats": CHATS, "connector": LARGE, "level": "natural", "options": options}
+    model = models.build_with_draft_head()
+    few, many = (talk(model, num_blocks=it, **asked) for it in (FEW_SLABS["drafter"], MANY))
     assert "level natural" in few.log
     assert few.cached == many.cached
     assert few.metrics["vllm:external_prefix_cache_hits"] == sum(few.cached) > 0

@@ -21,11 +21,8 @@ def offload_command(tmp_path: Path) -> list[str]:
     fake = tmp_path / "vllm"
     fake.write_text('#!/bin/sh\nprintf "%s\\0" "HYBRID_BLOCKS=$HYBRID_BLOCKS" vllm "$@"\n')
     fake.chmod(0o755)
-    environment = os.environ | {
-        "PATH": f"{tmp_path}:{os.environ['PATH']}",
-        "MODEL": "Qwen/Qwen3.5-27B",
-        "OBJECTS": "s3://chunks/prefix",
-    }
+    told = {"MODEL": "Qwen/Qwen3.5-27B", "OBJECTS": "s3://chunks/prefix"}
+    environment = os.environ | told | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     run = [str(SCRIPT), "--tensor-parallel-size", "2"]
     output = subprocess.run(run, env=environment, check=True, capture_output=True, text=True)
     return output.stdout.split("\0")[:-1]

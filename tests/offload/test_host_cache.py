@@ -183,9 +183,7 @@ def test_threads_share_a_disk_and_a_cache(tmp_path: Path) -> None:
         if shared.load(keys, views) != [True] * 16 or not all((it == value).all() for it in views):
             failures.append(chat)
 
-    threads = [
-        threading.Thread(target=work, args=(f"chat {number}", number + 1)) for number in range(8)
-    ]
+    threads = [threading.Thread(target=work, args=(f"chat {n}", n + 1)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -34,9 +34,7 @@ def check(first: Result, again: Result) -> None:
 @pytest.mark.parametrize(
     "store", [{}, pytest.param({"store": "lazy"}, marks=pytest.mark.full)], ids=["at once", "lazy"]
 )
-def test_a_disk_of_a_killed_process_gives_all_hits(
-    level: str, store: Options, tmp_path: Path
-) -> None:
+def test_a_killed_process_leaves_all_hits(level: str, store: Options, tmp_path: Path) -> None:
     connector = offload(host="64MiB", disk=f"{tmp_path}:1GiB", **store)
     first = talk(connector, kill_once_quiet=tmp_path, level=level)
     assert ("level natural" in first.log) is (level == "natural")

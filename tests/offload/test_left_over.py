@@ -100,9 +100,7 @@ def test_an_id_is_free_again_once_its_region_is_gone(engine_id: str) -> None:
     assert not path_of(engine_id).exists()
 
 
-def test_a_system_without_nameless_files_serves_too(
-    engine_id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_nameless_files_are_needed(engine_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "O_TMPFILE", os.O_CREAT)  # a folder cannot be opened like that
     rank = Region.create(engine_id, SIZE, 0, HEADER)
     scheduler = Region.join(engine_id, SIZE, num_ranks=1)
@@ -123,9 +121,7 @@ def test_a_later_region_of_the_same_id_keeps_its_name(engine_id: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo", "short", "unlocked"])
-def test_what_is_in_the_way_is_neither_followed_nor_used(
-    kind: str, engine_id: str, tmp_path: Path
-) -> None:
+def test_what_is_in_the_way_is_left_alone(kind: str, engine_id: str, tmp_path: Path) -> None:
     path, victim = path_of(engine_id), tmp_path / "victim"
     victim.write_bytes(bytes(SIZE + (64 << 10)))
     match kind:

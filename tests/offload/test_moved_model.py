@@ -31,8 +31,7 @@ def test_a_restart_reads_nothing_of_weights_that_a_branch_has_left(tmp_path: Pat
         sampling = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
         # A request is written to the tiers below in the steps after its last one.
         rounds = [
-            [{"tokens": tokens, "sampling": sampling}]
-            for tokens in (encode(PREFIX * 2)[:NUM_TOKENS], [1])
+            [{"tokens": it, "sampling": sampling}] for it in (encode(PREFIX * 2)[:NUM_TOKENS], [1])
         ]
         options |= {"dtype": "float32", "block_size": BLOCK_TOKENS}
         result = run(NAME, "natural", rounds, options, variables=variables)

@@ -42,9 +42,7 @@ def pull(reader: Side, ids: Any, other_ids: Any) -> None:
         )
 
 
-def test_attention_alone_is_read_where_other_groups_have_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_attention_alone_is_read_where_others_have_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, other = Side("d", 5, monkeypatch), Side("p", 9, monkeypatch)
     meet(reader, other)
     before = reader.backing.clone()
@@ -158,9 +156,7 @@ class Reads:
         return results.finished_recving, results.failed_recving, self.worker.take_stalled()
 
 
-def test_a_read_that_takes_too_long_fails_and_is_followed_until_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_read_that_takes_too_long_fails_and_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(monkeypatch)
     assert reads.step() == (set(), set(), None)
     assert reads.step(59) == (set(), set(), None)
@@ -175,9 +171,7 @@ def test_a_read_that_takes_too_long_fails_and_is_followed_until_it_ends(
     assert reads.worker._engines_with_inflight_transfers() == set()
 
 
-def test_blocks_come_free_some_time_after_nixl_has_forgotten_their_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_blocks_come_free_after_nixl_forgot_their_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads(monkeypatch)
     reads.step()
     assert reads.step(60)[2] == StalledReads(given_up=("a",))
@@ -270,9 +264,7 @@ class Prompts:
         return [sample.value for sample in self.side.samples()[:2]]
 
 
-def test_a_reader_is_told_of_the_blocks_of_the_prompt_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_reader_is_told_of_blocks_of_the_prompt_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block for drafts behind them would shift all of a reader that has the first ones."""
     prompts = Prompts(monkeypatch)
     is_held, told = prompts.finish("a", [7], [4, 5, 6, 9], [8])

@@ -83,9 +83,7 @@ BLOCKS = st.lists(st.lists(NUMBERS, max_size=3), max_size=4)
 
 
 @given(st.tuples(*[st.lists(NUMBERS, min_size=n, max_size=n) for n in (1, 2, 1)]) | BLOCKS)
-def test_a_read_fails_or_copies_the_blocks_that_were_named(
-    sides: tuple[Side, Side], theirs: Any
-) -> None:
+def test_a_read_fails_or_copies_the_blocks_named(sides: tuple[Side, Side], theirs: Any) -> None:
     reader, other = sides
     found = source(remote_block_ids=[list(ids) for ids in theirs])
     is_right = list(map(len, theirs)) == [1, 2, 1] and all(
@@ -224,9 +222,7 @@ class Clock:
         return not failed
 
 
-def test_a_read_after_the_end_of_a_lease_fails(
-    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_read_follows_a_lease(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(sides[0], monkeypatch)
     assert clock.is_read(1030.0)
     clock.now += 24
@@ -249,9 +245,7 @@ def test_heartbeats_renew_a_lease_while_it_lasts(
     assert not clock.is_read(1030.0)
 
 
-def test_the_clock_of_the_other_engine_counts(
-    sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_others_clock_counts(sides: tuple[Side, Side], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(sides[0], monkeypatch)
     monkeypatch.setitem(sides[0].worker._engine_clock_offset, "p", 500.0)
     assert not clock.is_read(1500.0)

@@ -9,17 +9,7 @@ import pytest
 from hybrid_blocks._core.offload import ObjectStore
 from hybrid_blocks.errors import InvalidArgumentError
 from object_server import BUCKET, object_server, objects_of
-from test_host_cache import (
-    ATTENTION,
-    LAYOUTS,
-    STATE,
-    TOKENS,
-    cache,
-    chain,
-    chunks_of,
-    key,
-    look_up,
-)
+from test_host_cache import ATTENTION, LAYOUTS, STATE, TOKENS, cache, chain, chunks_of, key, look_up
 
 pytestmark = pytest.mark.wheel
 

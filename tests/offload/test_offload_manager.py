@@ -246,9 +246,7 @@ def test_the_disk_keeps_what_is_used_again_in_host_memory(tmp_path: Path) -> Non
     assert not any(below.store.contains(cold.keys[ATTENTION]))
 
 
-def test_what_is_read_twice_for_a_request_can_be_evicted_when_it_has_ended(
-    tmp_path: Path,
-) -> None:
+def test_what_is_read_twice_for_a_request_can_be_evicted_when_it_has_ended(tmp_path: Path) -> None:
     """The request is not scheduled after the first read, and the device loses its own blocks."""
     leave_on_disk(tmp_path, 8)
     engine = Engine(64 * 4096, disk_at(str(tmp_path)))
@@ -524,8 +522,7 @@ def test_an_object_that_is_gone_ends_in_a_miss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tier", "matchers"),
-    [("disk", ()), ("objects", (TierMatcher(locality=Locality.LOCAL),))],
+    ("tier", "matchers"), [("disk", ()), ("objects", (TierMatcher(locality=Locality.LOCAL),))]
 )
 def test_a_request_may_leave_tiers_out(tier: str, matchers: Any, tmp_path: Path) -> None:
     def engine() -> Engine:

@@ -62,14 +62,8 @@ def test_vllms_own_option_for_the_size_will_do_and_answers_are_kept() -> None:
         ({"host": "1GiB", "dsk": "/x:1GiB"}, "dsk is no option .*did you mean disk?"),
         ({"host": "1GiB", "objects": 3}, 'objects 3 is no URL; write for example "s3://bucket/'),
         ({"host": "1GiB", "objects": "b/p"}, 'objects "b/p" names no bucket and no folder; write'),
-        (
-            {"host": "1GiB", "objects": "file:///proc/y"},
-            "objects 'file:///proc/y': .*cannot make",
-        ),
-        (
-            {"host": "1GiB", "objects": "file:///proc/x/y"},
-            "there is no folder /proc/x; mount or make it",
-        ),
+        ({"host": "1GiB", "objects": "file:///proc/y"}, "objects 'file:///proc/y': .*cannot make"),
+        ({"host": "1GiB", "objects": "file:///proc/x/y"}, "no folder /proc/x; mount or make it"),
         (
             {"host": "1GiB", "disk": "/x:1GiB", "compress_states": "int4"},
             "compress_states 'int4' is no format of states; write one of bf16, fp8, int8",

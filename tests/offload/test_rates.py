@@ -153,10 +153,7 @@ def test_a_slow_store_is_passed_by_and_used_again_once_it_is_fast(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     url = f"file://{tmp_path}"
-    leave(
-        Engine(256 * 4096, objects=objects_at(url)),
-        *(Request(chat, NUM_CHUNKS) for chat in "abcde"),
-    )
+    leave(Engine(256 * 4096, objects=objects_at(url)), *(Request(it, NUM_CHUNKS) for it in "abcde"))
     # A prompt is computed in 0.2 s.
     computing = ComputeRate(NUM_CHUNKS * TOKENS / 0.2)
     engine = Engine(256 * 4096, objects=objects_at(url), computing=computing)
@@ -191,9 +188,7 @@ def test_without_a_rate_of_computing_all_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     url = f"file://{tmp_path}"
-    leave(
-        Engine(256 * 4096, objects=objects_at(url)), *(Request(chat, NUM_CHUNKS) for chat in "ab")
-    )
+    leave(Engine(256 * 4096, objects=objects_at(url)), *(Request(it, NUM_CHUNKS) for it in "ab"))
     engine = Engine(256 * 4096, objects=objects_at(url), computing=ComputeRate())
     slow_down(monkeypatch, clock, engine.below.objects, [0.3])
     for chat in "ab":
@@ -207,10 +202,7 @@ def test_what_both_tiers_hold_comes_from_the_faster(
     disk, url = str(tmp_path / "disk"), f"file://{tmp_path}/objects"
     (tmp_path / "disk").mkdir()
     (tmp_path / "objects").mkdir()
-    leave(
-        Engine(256 * 4096, disk_at(disk), objects_at(url)),
-        *(Request(chat, NUM_CHUNKS) for chat in "ab"),
-    )
+    leave(Engine(2**20, disk_at(disk), objects_at(url)), *(Request(it, NUM_CHUNKS) for it in "ab"))
     leave(
         Engine(256 * 4096, objects=objects_at(url)), *(Request(chat, NUM_CHUNKS) for chat in "c")
     )  # so that both are measured

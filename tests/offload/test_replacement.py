@@ -27,9 +27,7 @@ def test_vllm_finds_the_spec_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(("value", "spec"), [("0", CPUOffloadingSpec), ("1", HybridOffloadingSpec)])
-def test_the_variable_replaces_vllms_spec(
-    value: str, spec: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_replaces_specs(value: str, spec: type, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OFFLOAD.name, value)
     replace_spec()
     assert OffloadingSpecFactory.get_spec_cls({"cpu_bytes_to_use": 1 << 30}) is spec
@@ -37,9 +35,7 @@ def test_the_variable_replaces_vllms_spec(
 
 def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OFFLOAD.name, "yes")
-    with pytest.raises(
-        InvalidArgumentError, match="HYBRID_BLOCKS_OFFLOAD='yes' is no choice; use 0, 1"
-    ):
+    with pytest.raises(InvalidArgumentError, match="OFFLOAD='yes' is no choice; use 0, 1"):
         replace_spec()
 
 

@@ -160,9 +160,7 @@ def measure(connector: Any, clock: Clock, place: int, seconds: float) -> None:
         script.answer = others[it]
 
 
-def test_at_first_the_most_tokens_win_and_the_rest_is_told_not_to_load(
-    scripts: dict[int, Script],
-) -> None:
+def test_at_first_the_most_tokens_win_and_others_do_not_load(scripts: dict[int, Script]) -> None:
     scripts |= {0: Script((160, True)), 1: Script((480, True)), 2: Script((480, False))}
     connector = several_of(scripts)
     asked = request()
@@ -255,9 +253,7 @@ def test_a_connector_that_stalls_holds_a_request_that_others_load_for_the_stated
     assert connector.get_num_new_matched_tokens(asked, 0) == (None, False)
 
 
-def test_no_request_waits_longer_than_it_would_compute(
-    scripts: dict[int, Script], clock: Clock
-) -> None:
+def test_no_request_waits_longer_than_computing(scripts: dict[int, Script], clock: Clock) -> None:
     scripts |= {0: Script((None, False)), 1: Script((0, False))}
     connector = several_of(scripts, patience=5)
     for given, longest in ((None, 5.0), (FAR / 2, 2.0)):
@@ -284,20 +280,15 @@ def test_a_connector_whose_loads_fail_loses_against_one_that_keeps_its_word(
         chosen.append(place)
         is_bad = place == 0
         ended = {asked.request_id}
-        connector.update_connector_output(
-            KVConnectorOutput(failed_recving=ended)
-            if is_bad
-            else KVConnectorOutput(finished_recving=ended)
-        )
+        output: Any = {"failed_recving" if is_bad else "finished_recving": ended}
+        connector.update_connector_output(KVConnectorOutput(**output))
         clock.now += 1
     assert chosen == [0, 0, 1, 1]
     assert connector._children[0].counts["failed_loads"] == chosen.count(0)
     assert not connector._loads
 
 
-def test_blocks_that_could_not_be_loaded_count_as_a_failed_load(
-    scripts: dict[int, Script],
-) -> None:
+def test_blocks_that_could_not_be_loaded_count_as_a_failed_load(scripts: dict[int, Script]) -> None:
     scripts |= {0: Script((640, False)), 1: Script((16, False))}
     connector = several_of(scripts)
     for name, number in (("a", 3), ("b", 4)):

@@ -110,9 +110,8 @@ def test_what_stands_still_is_said_once(
     tmp_path: Path, valves: list[Valve], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr(
-        "hybrid_blocks.offload.manager.progress.logger.warning", lambda text, *_: said.append(text)
-    )
+    warning = "hybrid_blocks.offload.manager.progress.logger.warning"
+    monkeypatch.setattr(warning, lambda it, *_: said.append(it))
     engine = on_disk(tmp_path, Request("chat", 4))
     valves.append(Valve(disk_of(engine), "_load_plain"))
     again = Request("chat", 4, 1)
@@ -127,9 +126,7 @@ def test_what_stands_still_is_said_once(
 
 
 @pytest.mark.parametrize("name", ["_load_plain", "_store_plain"])
-def test_a_reset_returns_and_uses_no_memory_that_a_transfer_has(
-    name: str, tmp_path: Path, valves: list[Valve]
-) -> None:
+def test_a_reset_leaves_memory_of_transfers(name: str, tmp_path: Path, valves: list[Valve]) -> None:
     engine = on_disk(tmp_path, Request("chat", 8))
     valves.append(Valve(disk_of(engine), name))
     again, other = Request("chat", 8, 1), Request("other", 4)
@@ -151,9 +148,7 @@ def test_a_reset_returns_and_uses_no_memory_that_a_transfer_has(
 
 
 @pytest.mark.parametrize("name", ["_load_plain", "_store_plain"])
-def test_the_end_of_an_engine_does_not_wait_for_a_disk(
-    name: str, tmp_path: Path, valves: list[Valve]
-) -> None:
+def test_an_engine_ends_without_its_disk(name: str, tmp_path: Path, valves: list[Valve]) -> None:
     engine = on_disk(tmp_path, Request("chat", 8))
     valves.append(Valve(disk_of(engine), name))
     ask(engine, Request("chat", 8, 1))
@@ -249,9 +244,7 @@ def test_reads_do_not_wait_behind_writes(tmp_path: Path, valves: list[Valve]) ->
     assert len(valves[0].keys) > 0
 
 
-def test_a_transfer_that_raises_fails_and_is_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transfer_that_raises_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(tiers.queue.logger, "warning", lambda text, *rest: said.append(text % rest))
     engine = Engine(64 * PAGE, disk_at(str(tmp_path)))
@@ -301,9 +294,8 @@ class Scan:
         """Look up in a step a request without blocks on the device."""
         scheduler: Any = OffloadingConnectorScheduler
         context = request.context
-        prefix = scheduler._maximal_prefix_lookup(
-            self, request.keys[ATTENTION], context, None, None, 0
-        )
+        keys = request.keys[ATTENTION]
+        prefix = scheduler._maximal_prefix_lookup(self, keys, context, None, None, 0)
         return prefix, scheduler._sliding_window_lookup(self, request.keys[STATE], 1, context)
 
 

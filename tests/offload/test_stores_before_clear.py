@@ -72,16 +72,12 @@ def step(runner_cls: Any, monkeypatch: pytest.MonkeyPatch) -> bytes:
     return stored
 
 
-def test_the_second_runner_alone_stores_zeros(
-    runner_cls: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_runner_stores_zeros(runner_cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a release mends this, the replaced function can go."""
     assert step(runner_cls, monkeypatch) == bytes(PAGE)
 
 
-def test_a_store_ends_before_its_block_is_zeroed(
-    runner_cls: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_ends_before_the_zeroing(runner_cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stores_before_clear.end_stores_first()
     replaced = runner_cls.update_requests
     stores_before_clear.end_stores_first()

@@ -110,9 +110,7 @@ def test_ranks_that_should_hold_the_same_heads_and_do_not_store_nothing(
 
 
 @pytest.mark.parametrize(("name", "bound"), [("bf16", 2**-8), ("fp8", 2**-4), ("int8", 1 / 254)])
-def test_states_come_back_within_the_bound_and_all_else_as_it_was(
-    name: str, bound: float, tmp_path: Path
-) -> None:
+def test_states_return_within_bounds_else_exactly(name: str, bound: float, tmp_path: Path) -> None:
     plain = Ranks(2, tmp_path)
     plain.store()
     Ranks(2, tmp_path, compress_states=name).store()
@@ -156,10 +154,8 @@ class _Unknown:
 
 def structure(layer: Any, tp_size: int, world_size: int | None = None) -> Structure:
     parallel = SimpleNamespace(tensor_parallel_size=tp_size, world_size=world_size or tp_size)
-    config: Any = SimpleNamespace(
-        parallel_config=parallel,
-        compilation_config=SimpleNamespace(static_forward_context={"layers.1.x": layer}),
-    )
+    compilation = SimpleNamespace(static_forward_context={"layers.1.x": layer})
+    config: Any = SimpleNamespace(parallel_config=parallel, compilation_config=compilation)
     refs: Any = [SimpleNamespace(page_size_bytes=4096)]
     return structure_of(config, ["layers.1.x"], refs, TOKENS, "LBHNC")
 
@@ -196,8 +192,7 @@ def test_shares_of_unknown_structure_are_read_by_as_many_ranks_only() -> None:
 def test_states_in_another_format_are_others_and_attention_stays() -> None:
     parts = {0: Part("key_value", 1, 2, 4), 1: Part("recurrent", 1, 2, 4, is_float32=True)}
     all_groups = tuple(
-        Group(number=number, tokens=16, rank_bytes=8, parts=(part,))
-        for number, part in parts.items()
+        Group(number=it, tokens=16, rank_bytes=8, parts=(part,)) for it, part in parts.items()
     )
     groups = Groups(all=all_groups, num_ranks=1, tokens_per_hash=16)
     plain, smaller = (

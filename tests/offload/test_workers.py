@@ -68,9 +68,7 @@ def test_workers_on_another_machine_are_refused(engine_id: str) -> None:
 
 def test_a_region_that_does_not_fit_says_how_much_is_free(engine_id: str) -> None:
     free = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
-    with pytest.raises(
-        InvalidArgumentError, match=r"does not fit into /dev/shm, which has .* free"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"not fit into /dev/shm, which has .* free"):
         Region.create(engine_id, free * 2, 0, HEADER)
     with pytest.raises(HybridBlocksError):
         Region.join(engine_id, 1 << 20, num_ranks=2)
@@ -100,10 +98,8 @@ def test_ranks_store_and_load_their_shares(engine_id: str) -> None:
             assert (tensor.tensor[7, :48] == old[2, :48]).all()
             assert (tensor.tensor[7, 48:] == 0).all()
         results = worker.get_finished()
-        assert [(it.job_id, it.success, it.transfer_size) for it in results] == [
-            (1, True, 2 * 64 + 96),
-            (2, True, 2 * 64 + 96),
-        ]
+        told = [(it.job_id, it.success, it.transfer_size) for it in results]
+        assert told == [(1, True, 2 * 64 + 96), (2, True, 2 * 64 + 96)]
         assert worker.get_finished() == []
     Region.join(engine_id, 1 << 20, num_ranks=2)
 

@@ -102,11 +102,8 @@ def _class_of(model_type: str) -> Any:
 
 
 def _row(config_class: Any, fields: frozenset[str]) -> Row:
-    aliases = {
-        name: other
-        for name, other in config_class.attribute_map.items()
-        if name in fields and other != name
-    }
+    named = config_class.attribute_map.items()
+    aliases = {name: other for name, other in named if name in fields and other != name}
     wanted = fields | set(aliases.values())
     defaults = {
         name: list(value) if isinstance(value, tuple) else value

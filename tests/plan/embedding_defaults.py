@@ -40,11 +40,8 @@ def _class_of(model_type: str) -> Any:
 
 def _defaults(config_class: Any) -> dict[str, Any]:
     parameters = inspect.signature(config_class.__init__).parameters
-    return {
-        field: parameters[field].default
-        for field in _FIELDS
-        if field in parameters and parameters[field].default is not inspect.Parameter.empty
-    }
+    found = {field: parameters[field].default for field in _FIELDS if field in parameters}
+    return {name: value for name, value in found.items() if value is not inspect.Parameter.empty}
 
 
 if __name__ == "__main__":

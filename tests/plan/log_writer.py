@@ -19,12 +19,8 @@ def write_log(row: dict[str, Any]) -> list[str]:
     )
     length = options.get("max_model_len", 262144)
     caching = options.get("mamba_cache_mode") != "none"
-    given = {
-        "model_tag": row["model"],
-        "api_key": "***",
-        "served_model_name": ["a, 'b'", "c}"],
-        "max_num_seqs": options.get("max_num_seqs", 256),
-    }
+    given = {"model_tag": row["model"], "api_key": "***", "served_model_name": ["a, 'b'", "c}"]}
+    given |= {"max_num_seqs": options.get("max_num_seqs", 256)}
     lines = [
         f"vLLM API server version {version}",
         f"non-default args: {given}",

@@ -73,26 +73,19 @@ class Oracle:
     """
 
     def __init__(
-        self,
-        model: Model,
-        deployment: Deployment,
-        memory_bytes: int,
-        match_unit: int | None = None,
+        self, model: Model, deployment: Deployment, memory_bytes: int, match_unit: int | None = None
     ) -> None:
         self.model = model
         self.deployment = deployment
         self.config = _vllm_config(model, deployment)
         if match_unit is not None:
             self.config.cache_config.prefix_match_unit = match_unit
-        self.config.scheduler_config.async_scheduling = (
-            deployment.in_flight_tokens > deployment.max_num_batched_tokens
-        )
+        is_async = deployment.in_flight_tokens > deployment.max_num_batched_tokens
+        self.config.scheduler_config.async_scheduling = is_async
         assert self.config.max_in_flight_tokens == deployment.in_flight_tokens
         layers = model.active_layers(deployment.num_speculative_tokens)
         self.config.compilation_config.static_forward_context = {
-            _name(layer): StateLayer(layer.cache, self)
-            for layer in layers
-            if isinstance(layer.cache, State)
+            _name(it): StateLayer(it.cache, self) for it in layers if isinstance(it.cache, State)
         }
         self.block_tokens = self._block_size()
         workers = [
@@ -100,9 +93,8 @@ class Oracle:
             for stage in stages(model, layers, deployment.pp, deployment.pp_partition)
         ]
         self.configs: list[KVCacheConfig]
-        self.groups, self.configs = vllm_planning.plan(
-            self.config, workers, [memory_bytes] * deployment.pp
-        )
+        memory = [memory_bytes] * deployment.pp
+        self.groups, self.configs = vllm_planning.plan(self.config, workers, memory)
         scheduler_config = generate_scheduler_kv_cache_config(self.configs)
         self.tokens, self.concurrency = get_kv_cache_capacity(self.config, scheduler_config)
 
@@ -137,38 +129,23 @@ class Oracle:
         mamba = dtype._mamba_state_dtype(model_dtype, "auto", ssm)
         match cache:
             case GatedDeltaNet():
-                return shape.gated_delta_net_state_shape(
-                    tp,
-                    cache.key_heads,
-                    cache.value_heads,
-                    cache.key_dim,
-                    cache.value_dim,
-                    cache.conv_kernel,
-                    spec,
-                ), mamba
+                keys = (cache.key_heads, cache.value_heads, cache.key_dim, cache.value_dim)
+                shapes = shape.gated_delta_net_state_shape(tp, *keys, cache.conv_kernel, spec)
+                return shapes, mamba
             case Mamba1():
                 return shape.mamba1_state_shape(
                     tp, cache.inner_dim, cache.state_dim, cache.conv_kernel
                 ), mamba
             case Mamba2():
-                return shape.mamba2_state_shape(
-                    tp_world_size=tp,
-                    intermediate_size=cache.inner_dim,
-                    n_groups=cache.groups,
-                    num_heads=cache.heads,
-                    head_dim=cache.head_dim,
-                    state_size=cache.state_dim,
-                    conv_kernel=cache.conv_kernel,
-                    num_spec=spec,
-                ), mamba
+                heads: Any = {"num_heads": cache.heads, "head_dim": cache.head_dim}
+                sizes: Any = {"n_groups": cache.groups, "state_size": cache.state_dim, **heads}
+                sizes |= {"intermediate_size": cache.inner_dim, "conv_kernel": cache.conv_kernel}
+                shapes = shape.mamba2_state_shape(tp_world_size=tp, num_spec=spec, **sizes)
+                return shapes, mamba
             case KimiDeltaAttention():
-                return shape.kda_state_shape(
-                    tp,
-                    cache.heads,
-                    cache.head_dim,
-                    conv_kernel_size=cache.conv_kernel,
-                    num_spec=spec,
-                ), dtype.kda_state_dtype(model_dtype, "auto", ssm)
+                own: Any = {"conv_kernel_size": cache.conv_kernel, "num_spec": spec}
+                shapes = shape.kda_state_shape(tp, cache.heads, cache.head_dim, **own)
+                return shapes, dtype.kda_state_dtype(model_dtype, "auto", ssm)
             case LightningAttention():
                 return shape.linear_attention_state_shape(
                     cache.heads, tp, cache.head_dim
@@ -198,12 +175,9 @@ class Oracle:
         for convolution in self.model.convolutions:
             if convolution.depth in {layer.depth for layer in stage}:
                 like: Any = self._spec(next(layer for layer in stage if not layer.depth))
-                specs[f"layers.{convolution.depth}.ple"] = replace(
-                    like,
-                    shapes=((convolution.columns + speculative, convolution.width),),
-                    dtypes=(torch.bfloat16,),
-                    tp_replicated=True,
-                )
+                shape = (convolution.columns + speculative, convolution.width)
+                own = replace(like, shapes=(shape,), dtypes=(torch.bfloat16,), tp_replicated=True)
+                specs[f"layers.{convolution.depth}.ple"] = own
         for layer in stage if (index := self.model.index) else ():
             if index and layer.cache.kind == "full":
                 common: dict[str, Any] = {
@@ -229,12 +203,8 @@ class Oracle:
             return MLAAttentionSpec(num_kv_heads=1, head_size=size, **common)
         if isinstance(cache, LatentAttention):
             packed = cache.sparse and self.deployment.kv_cache_dtype.startswith("fp8")
-            return MLAAttentionSpec(
-                num_kv_heads=1,
-                head_size=cache.latent_dim,
-                state_content_bytes=656 if packed else None,
-                **common,
-            )
+            common |= {"num_kv_heads": 1, "state_content_bytes": 656 if packed else None}
+            return MLAAttentionSpec(head_size=cache.latent_dim, **common)
         heads = max(1, cache.kv_heads // self.deployment.tp)
         common |= {"num_kv_heads": heads, "head_size": cache.head_dim}
         if isinstance(cache, SlidingWindow):

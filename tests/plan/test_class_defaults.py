@@ -5,14 +5,9 @@ from hybrid_blocks.model import PlanError, from_config
 from hybrid_blocks.model.layer import Attention, FullAttention, LatentAttention, Mamba2
 from hybrid_blocks.tools.plan import Deployment, plan_vllm
 
-GEMMA_12B: dict[str, object] = {
-    "hidden_size": 3840,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "num_hidden_layers": 48,
-    "sliding_window": 1024,
-    "model_type": "gemma3_text",
-}
+GEMMA_12B: dict[str, object] = {"model_type": "gemma3_text", "hidden_size": 3840}
+GEMMA_12B |= {"num_attention_heads": 16, "num_key_value_heads": 8}
+GEMMA_12B |= {"num_hidden_layers": 48, "sliding_window": 1024}
 
 
 def test_the_published_gemma_3_12b_has_the_head_size_of_its_class() -> None:
@@ -27,9 +22,8 @@ def test_the_published_gemma_3_12b_has_the_head_size_of_its_class() -> None:
 def test_the_published_gemma_3_4b_is_read(model_type: str | None) -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34}
     named = {} if model_type is None else {"model_type": model_type}
-    model = from_config(
-        {"model_type": "gemma3", "text_config": {**text, "sliding_window": 1024, **named}}, "4b"
-    )
+    text_config = {**text, "sliding_window": 1024, **named}
+    model = from_config({"model_type": "gemma3", "text_config": text_config}, "4b")
     assert model.max_model_len == 131_072
     assert [layer.depth for layer in model.layers if isinstance(layer.cache, FullAttention)] == [
         5, 11, 17, 23, 29
@@ -54,9 +48,8 @@ def test_a_size_under_another_name_goes_before_the_default() -> None:
 
 
 def test_what_stands_around_a_decoder_counts_less_than_its_class() -> None:
-    model = from_config(
-        {"model_type": "gemma3", "head_dim": 64, "text_config": {"model_type": "gemma3_text"}}, "g"
-    )
+    text = {"model_type": "gemma3_text"}
+    model = from_config({"model_type": "gemma3", "head_dim": 64, "text_config": text}, "g")
     cache = model.layers[0].cache
     assert isinstance(cache, Attention)
     assert cache.head_dim == 256
@@ -65,10 +58,8 @@ def test_what_stands_around_a_decoder_counts_less_than_its_class() -> None:
 def test_a_class_that_derives_a_size_is_followed() -> None:
     olmo = from_config({"model_type": "olmo_hybrid"}, "olmo").layers[0].cache
     assert (olmo.key_dim, olmo.value_dim) == (96, 192)  # type: ignore[union-attr]
-    granite = from_config(
-        {"model_type": "granitemoehybrid", "mamba_d_head": "auto", "layer_types": ["mamba"] * 32},
-        "granite",
-    )
+    fields = {"model_type": "granitemoehybrid", "layer_types": ["mamba"] * 32}
+    granite = from_config({**fields, "mamba_d_head": "auto"}, "granite")
     mamba = granite.layers[0].cache
     assert isinstance(mamba, Mamba2)
     assert (mamba.heads, mamba.head_dim) == (128, 64)
@@ -96,12 +87,8 @@ def test_a_decoder_in_a_section_of_a_section_is_found() -> None:
 
 @pytest.mark.parametrize("outer", ["gemma4", "gemma4_unified"])
 def test_gemma_4_has_wide_heads_in_full_layers_and_a_full_last_one(outer: str) -> None:
-    text = {
-        "model_type": f"{outer}_text",
-        "num_hidden_layers": 8,
-        "num_global_key_value_heads": 1,
-        "attention_k_eq_v": True,
-    }
+    text: dict[str, object] = {"model_type": f"{outer}_text", "num_hidden_layers": 8}
+    text |= {"num_global_key_value_heads": 1, "attention_k_eq_v": True}
     layers = from_config({"model_type": outer, "text_config": text}, outer).layers
     full = [layer for layer in layers if isinstance(layer.cache, FullAttention)]
     assert [layer.depth for layer in full] == [5, 7]
@@ -126,9 +113,7 @@ def test_step_3_7_lists_its_draft_layers_too() -> None:
     model = from_config(fields, "Step-3.7-Flash")
     caches = [layer.cache for layer in model.layers]
     assert [cache.kind for cache in caches] == ["full", *["sliding_window"] * 3]
-    assert [cache.query_heads for cache in caches if isinstance(cache, Attention)] == [
-        64, 96, 96, 96
-    ]  # fmt: skip
+    assert [it.query_heads for it in caches if isinstance(it, Attention)] == [64, 96, 96, 96]
     assert isinstance(caches[1], Attention)
     assert (caches[1].kv_heads, caches[1].head_dim) == (8, 128)
 
@@ -142,24 +127,16 @@ def test_kimi_k2_5_is_a_deepseek_inside(inner: str | None) -> None:
 
 
 def test_a_window_of_ministral_3_that_is_null_is_none() -> None:
-    fields: dict[str, object] = {
-        "model_type": "mistral3",
-        "text_config": {"model_type": "ministral3", "sliding_window": None},
-    }
+    text = {"model_type": "ministral3", "sliding_window": None}
+    fields: dict[str, object] = {"model_type": "mistral3", "text_config": text}
     assert {layer.cache.kind for layer in from_config(fields, "ministral").layers} == {"full"}
 
 
 @pytest.mark.parametrize("pattern", [["M", "E", "*", "-"], ["mamba", "moe", "attention", "mlp"]])
 def test_a_pattern_of_nemotron_may_be_a_list_and_sizes_have_older_names(pattern: object) -> None:
-    fields: dict[str, object] = {
-        "model_type": "nemotron_h",
-        "hybrid_override_pattern": pattern,
-        "mamba_n_groups": 4,
-        "mamba_d_conv": 3,
-        "mamba_expand": 2,
-        "mamba_num_heads": 16,
-        "mamba_head_dim": 32,
-    }
+    fields: dict[str, object] = {"model_type": "nemotron_h", "hybrid_override_pattern": pattern}
+    fields |= {"mamba_n_groups": 4, "mamba_d_conv": 3, "mamba_expand": 2}
+    fields |= {"mamba_num_heads": 16, "mamba_head_dim": 32}
     model = from_config(fields, "nemotron")
     assert model.num_layers == 4
     mamba = model.layers[0].cache
@@ -180,9 +157,7 @@ def test_a_pattern_of_nemotron_may_be_a_list_and_sizes_have_older_names(pattern:
     ],
     ids=str,
 )
-def test_a_pattern_that_a_class_derives_is_derived(
-    fields: dict[str, object], kinds: list[str]
-) -> None:
+def test_a_pattern_of_a_class_is_derived(fields: dict[str, object], kinds: list[str]) -> None:
     layers = from_config({**fields, "num_hidden_layers": 4}, "derived").layers
     assert [layer.cache.kind for layer in layers] == kinds
 

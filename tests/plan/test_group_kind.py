@@ -7,9 +7,7 @@ import pytest
 from hybrid_blocks.model.kind import GroupKind
 
 KINDS = [GroupKind(name="full")] + [
-    GroupKind(name=name, window=window)
-    for name in ("sliding_window", "chunked")
-    for window in range(1, 13)
+    GroupKind(name=name, window=it) for name in ("sliding_window", "chunked") for it in range(1, 13)
 ]
 
 
@@ -57,9 +55,7 @@ def held(kind: GroupKind, num_tokens: int, max_chunk: int, block: int) -> tuple[
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_request_never_holds_more_than_its_peak_and_a_long_one_reaches_it(
-    kind: GroupKind,
-) -> None:
+def test_no_request_holds_more_than_its_peak_and_a_long_one_reaches_it(kind: GroupKind) -> None:
     for block, max_chunk in product(range(1, 7), range(1, 8)):
         # Twelve windows on, every place of a window in a block has occurred.
         long = 12 * (kind.window or 1) + max_chunk + block

@@ -35,13 +35,8 @@ def test_every_format_of_vllm_is_known() -> None:
 def test_a_token_has_the_bytes_of_vllms_spec(name: str, head_dim: int) -> None:
     rocm_octave._rope_dim_by_head_size.clear()
     rocm_octave.register_rope_dim(head_dim, head_dim)
-    spec = FullAttentionSpec(
-        block_size=1,
-        num_kv_heads=2,
-        head_size=head_dim,
-        dtype=STR_DTYPE_TO_TORCH_DTYPE[name],
-        kv_quant_mode=get_kv_quant_mode(name),
-    )
+    kept: Any = {"dtype": STR_DTYPE_TO_TORCH_DTYPE[name], "kv_quant_mode": get_kv_quant_mode(name)}
+    spec = FullAttentionSpec(block_size=1, num_kv_heads=2, head_size=head_dim, **kept)
     # As the backends of these two do, which need a GPU's libraries.
     if spec.kv_quant_mode.is_nvfp4:
         half = nvfp4_kv_cache_full_dim(head_dim)

@@ -18,10 +18,8 @@ MEMORY = 24 * 2**30
 
 
 def blocks(model: Model, deployment: Deployment) -> set[int]:
-    return {
-        plan_vllm(model, MEMORY, deployment).block_tokens,
-        plan_natural(model, MEMORY, deployment).hash_block_size,
-    }
+    natural = plan_natural(model, MEMORY, deployment)
+    return {plan_vllm(model, MEMORY, deployment).block_tokens, natural.hash_block_size}
 
 
 @pytest.mark.parametrize(
@@ -102,11 +100,8 @@ def test_each_backend_has_the_smallest_block_that_vllms_own_says_it_takes() -> N
         path = re.search(rf'^    {name} = \(?\s*"([\w.]+)\.(\w+)"', registry, re.MULTILINE)
         assert path is not None
         source = package.parent.joinpath(*path[1].split(".")).with_suffix(".py").read_text()
-        (backend,) = (
-            node
-            for node in ast.parse(source).body
-            if isinstance(node, ast.ClassDef) and node.name == path[2]
-        )
+        classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+        (backend,) = (node for node in classes if node.name == path[2])
         (sizes,) = (
             ast.unparse(node.body[-1])
             for node in backend.body

@@ -30,9 +30,7 @@ WITHOUT = (
     ],
     ids=str,
 )
-def test_a_built_in_model_drafts_with_its_head(
-    name: str, gib: int, options: dict[str, Any], tokens: int
-) -> None:
+def test_built_in_models_draft(name: str, gib: int, options: dict[str, Any], tokens: int) -> None:
     drafting = Deployment(num_speculative_tokens=3, **options)
     assert plan_vllm(load_model(name), gib * GIB, drafting).tokens == tokens
 
@@ -47,14 +45,9 @@ def test_every_built_in_model_of_a_family_with_heads_has_one_or_is_named() -> No
 
 def test_a_count_without_a_class_of_vllms_is_no_head() -> None:
     """vLLM refuses multi-token prediction for it; the field stands in the file all the same."""
-    decoder: dict[str, object] = {
-        "model_type": "deepseek_v3",
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-        "kv_lora_rank": 512,
-        "qk_rope_head_dim": 64,
-        "num_nextn_predict_layers": 1,
-    }
+    decoder: dict[str, object] = {"model_type": "deepseek_v3", "num_hidden_layers": 2}
+    decoder |= {"num_attention_heads": 8, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+    decoder |= {"num_nextn_predict_layers": 1}
     assert len(from_config(decoder, "own").draft_layers) == 1
     within: dict[str, object] = {"model_type": "kimi_k25", "text_config": decoder}
     assert not from_config(within, "within").draft_layers

@@ -94,9 +94,7 @@ KEYED = [
 
 @needs_release
 @pytest.mark.parametrize("text", KEYED)
-def test_short_and_dotted_forms_are_refused_as_vllms_parser_refuses_them(
-    parser: Any, text: str
-) -> None:
+def test_short_and_dotted_forms_are_refused_as_by_vllms_parser(parser: Any, text: str) -> None:
     arguments = ["m", *text.split()]
     try:
         parser.parse_args(arguments)

@@ -93,9 +93,7 @@ def test_checkpoints_that_the_engine_refuses_are_refused(value: str) -> None:
     ],
 )
 def test_layouts_and_the_watermark_change_no_figure(variables: str, options: str) -> None:
-    plan = planned(
-        f"{variables} vllm serve Qwen/Qwen3.5-27B -tp 2 --max-model-len 65536 {options}", 24
-    )
+    plan = planned(f"{variables} vllm serve Qwen3.5-27B -tp 2 --max-model-len 65536 {options}", 24)
     assert (plan.num_blocks, f"{plan.max_concurrency:.2f}") == (1_003, "11.14")
     assert int(plan.max_concurrency * plan.max_model_len) == 730_362
 
@@ -161,10 +159,8 @@ def test_what_vllm_refuses_is_refused_in_one_sentence(text: str, told: str) -> N
 
 def test_latents_that_are_to_be_batch_invariant_have_blocks_of_16_tokens() -> None:
     text = "vllm serve DeepSeek-V3 -tp 8 --max-model-len 8192 --kv-cache-dtype fp8"
-    plans = [
-        read_command([f"{variable} {text}"], None, parse_cards("H100"))
-        for variable in ("VLLM_BATCH_INVARIANT=0", "VLLM_BATCH_INVARIANT=1")
-    ]
+    card, texts = parse_cards("H100"), [f"VLLM_BATCH_INVARIANT={it} {text}" for it in (0, 1)]
+    plans = [read_command([it], None, card) for it in texts]
     assert [plan.deployment.attention_backend for plan in plans] == [None, "TRITON_MLA"]
 
 
@@ -209,9 +205,7 @@ def test_a_variable_that_is_ignored_gets_one_note(variable: str, note: str) -> N
 @pytest.mark.parametrize("name", ["VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT"])
 @pytest.mark.parametrize("value", [None, "", "0", "1", "2", "true", " 1 "])
 @pytest.mark.vllm
-def test_a_switch_is_read_as_vllm_reads_it(
-    name: str, value: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_switches_are_vllms(name: str, value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.envs import environment_variables  # noqa: PLC0415
 
     monkeypatch.delenv(name, raising=False)
@@ -231,9 +225,7 @@ def test_a_switch_is_read_as_vllm_reads_it(
     "plugins", ["", "a", "hybrid_blocks", "a,hybrid_blocks", "a, hybrid_blocks"]
 )
 @pytest.mark.vllm
-def test_vllm_loads_this_package_where_the_list_names_it(
-    plugins: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vllm_loads_this_package_if_named(plugins: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm import plugins as vllms  # noqa: PLC0415
 
     ours = EntryPoint("hybrid_blocks", "json:loads", vllms.DEFAULT_PLUGINS_GROUP)
@@ -245,9 +237,7 @@ def test_vllm_loads_this_package_where_the_list_names_it(
 
 @pytest.mark.parametrize("value", ["0", "1"])
 @pytest.mark.vllm
-def test_an_offload_has_the_connector_that_vllm_makes_of_it(
-    value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offload_has_the_connector_of_vllm(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.config import VllmConfig  # noqa: PLC0415
 
     monkeypatch.setenv("VLLM_USE_SIMPLE_KV_OFFLOAD", value)

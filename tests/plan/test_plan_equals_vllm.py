@@ -85,13 +85,8 @@ def test_the_plan_of_a_partition_equals_vllms_own(
 
 @pytest.mark.parametrize("deployment", ["plain", "fp8", "speculating", "tp2", "pp3"])
 def test_the_plan_of_sparse_latents_equals_vllms_own(deployment: str) -> None:
-    fields: dict[str, object] = {
-        "model_type": "deepseek_v32",
-        "num_nextn_predict_layers": 1,
-        "index_topk": 2048,
-        "index_head_dim": 128,
-        "index_topk_freq": 4,
-    }
+    fields: dict[str, object] = {"model_type": "deepseek_v32", "num_nextn_predict_layers": 1}
+    fields |= {"index_topk": 2048, "index_head_dim": 128, "index_topk_freq": 4}
     _compare(from_config(fields, "sparse"), DEPLOYMENTS[deployment])
 
 
@@ -104,17 +99,14 @@ def _compare(model: Model, options: Deployment) -> None:
     assert [len(group.members) for group in plan.groups] == [
         sum(not name.endswith(INDEX) for name in group.layer_names) for group in oracle.groups
     ]
-    assert [group.spec.block_tokens for group in plan.groups] == [
-        group.kv_cache_spec.block_size for group in oracle.groups
-    ]
+    sizes = [group.kv_cache_spec.block_size for group in oracle.groups]
+    assert [group.spec.block_tokens for group in plan.groups] == sizes
     assert plan.max_concurrency == oracle.concurrency
     assert plan.tokens == oracle.tokens
 
 
 @pytest.mark.parametrize("pp", [1, 2, 4])
-def test_as_many_batches_are_in_flight_as_vllm_counts_on_a_gpu(
-    pp: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_batches_in_flight_on_a_gpu_are_vllms(pp: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
     config = VllmConfig()
     config.scheduler_config.async_scheduling = True

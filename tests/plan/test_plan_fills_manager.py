@@ -40,15 +40,11 @@ def _serve(manager: BlockManager, number: int, lookahead: int) -> bool:
 
 @pytest.mark.parametrize("speculative", [0, 2])
 @pytest.mark.parametrize("name", entries())
-def test_the_manager_takes_the_planned_requests_and_not_one_more(
-    name: str, speculative: int
-) -> None:
+def test_the_manager_takes_the_planned_requests_and_no_more(name: str, speculative: int) -> None:
     model = load_model(name)
     length = CHUNK * CHUNKS + 1 + speculative
     options = Deployment(
-        max_model_len=length,
-        max_num_batched_tokens=CHUNK,
-        num_speculative_tokens=speculative,
+        max_model_len=length, max_num_batched_tokens=CHUNK, num_speculative_tokens=speculative
     )
     probe = plan_natural(model, 2**50, options)
     memory = (probe.slabs(REQUESTS, length) + 1) * probe.slab_bytes

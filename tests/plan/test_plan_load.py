@@ -9,15 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hybrid_blocks.model import (
-    Model,
-    PlanError,
-    Rank,
-    from_config,
-    load_layers,
-    load_model,
-    table,
-)
+from hybrid_blocks.model import Model, PlanError, Rank, from_config, load_layers, load_model, table
 from hybrid_blocks.model.described import EXAMPLE
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.model.table import entries
@@ -26,20 +18,14 @@ from hybrid_blocks.tools.plan.report import Plan, make_report
 
 RECORDED = json.loads((Path(__file__).parents[1] / "architectures/recorded.json").read_bytes())
 
-LLAMA: dict[str, object] = {
-    "model_type": "llama",
-    "num_hidden_layers": 2,
-    "hidden_size": 256,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-}
+LLAMA: dict[str, object] = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 256}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 def _kinds(model: Model) -> dict[str, int]:
     return dict(
         Counter(
-            layer.cache.family if isinstance(layer.cache, State) else layer.cache.kind
-            for layer in model.layers
+            it.cache.family if isinstance(it.cache, State) else it.cache.kind for it in model.layers
         )
     )
 
@@ -63,11 +49,8 @@ def test_a_built_in_attention_model_has_its_layers(name: str, kinds: dict[str, i
 
 
 def test_the_table_says_how_far_each_entry_was_verified() -> None:
-    assert {load_model(name).verified for name in entries()} == {
-        "verified",
-        "partly verified",
-        "unverified",
-    }
+    found = {load_model(name).verified for name in entries()}
+    assert found == {"verified", "partly verified", "unverified"}
 
 
 def test_a_file_a_directory_and_a_text_config_read_alike(tmp_path: Path) -> None:
@@ -164,9 +147,7 @@ def test_the_example_of_a_description_can_be_read(tmp_path: Path) -> None:
         ('{"layers": [{"repeat": 0, "pattern": []}]}', "repeat"),
     ],
 )
-def test_a_wrong_description_is_refused_in_one_line(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
+def test_a_wrong_description_gets_one_line(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "spec.json"
     path.write_text(text)
     with pytest.raises(PlanError, match=complaint) as caught:
@@ -240,9 +221,7 @@ def test_any_value_in_any_field_of_a_configuration_is_planned_or_refused(part: i
         ({**LLAMA, "model_type": "domyn_edge", "window_sizes": [["x"], [0]]}, "window_sizes"),
     ],
 )
-def test_values_of_a_wrong_kind_are_passed_over_or_named(
-    fields: dict[str, object], says: str | None
-) -> None:
+def test_values_of_a_wrong_kind_are_no_crash(fields: dict[str, object], says: str | None) -> None:
     if says is None:
         assert from_config(fields, "m").layers == from_config(LLAMA, "m").layers
         return

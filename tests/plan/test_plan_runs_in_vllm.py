@@ -54,9 +54,7 @@ def _serve(manager: ReplayManager, number: int, prompt_tokens: int, step: int) -
         *((name, 0, 4096) for name in entries() if load_model(name).is_hybrid),
     ],
 )
-def test_vllms_manager_takes_the_planned_requests_and_not_one_more(
-    name: str, speculative: int, step: int
-) -> None:
+def test_vllms_manager_takes_the_planned_requests(name: str, speculative: int, step: int) -> None:
     model = load_model(name)
     options = Deployment(
         max_model_len=16_384,
@@ -97,19 +95,14 @@ def test_the_shortest_requests_run_as_often_as_the_note_says(name: str, speculat
     builder = TraceBuilder("short")
     for _ in range(2 * planned):
         builder.add([builder.fresh(8)], arrival=0, prompt_tokens=8 - OUTPUTS, output_tokens=OUTPUTS)
-    result, _ = replay(
-        builder.build(),
-        manager_name=ManagerName.VLLM,
-        cache=model_cache(name, memory, options),
-        config=EngineConfig(max_num_seqs=4096, watermark=0.0),
-    )
+    cache = model_cache(name, memory, options)
+    config = EngineConfig(max_num_seqs=4096, watermark=0.0)
+    result, _ = replay(builder.build(), manager_name=ManagerName.VLLM, cache=cache, config=config)
     assert result.peak_running == planned
 
 
 @pytest.mark.parametrize(("card", "is_cut"), [("H100-80GB", False), ("L40S", True)])
-def test_a_prompt_returns_to_a_state_that_its_only_step_wrote_from_inside(
-    card: str, is_cut: bool
-) -> None:
+def test_a_prompt_returns_to_a_state_that_its_only_step_left_in_it(card: str, is_cut: bool) -> None:
     options = Deployment(max_model_len=16_384, card=card, in_flight_batches=1)
     cache = model_cache("Qwen3.5-27B", 24 * 2**30, options)
     manager = make_manager(ManagerName.VLLM, cache, EngineConfig(), vllm=VllmOptions())

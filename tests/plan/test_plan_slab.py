@@ -38,9 +38,7 @@ def test_conversations_leave_under_three_per_cent_of_what_they_reserve_unused(
 
 
 @pytest.mark.parametrize(("name", "deployment"), SERVED)
-def test_the_natural_geometry_serves_more_conversations_where_vllms_wastes(
-    name: str, deployment: Deployment
-) -> None:
+def test_the_geometry_serves_more_where_vllms_wastes(name: str, deployment: Deployment) -> None:
     model = load_model(name)
     arena = plan_natural(model, 24 * 2**30, deployment)
     ours = natural_budget(arena, CONVERSATION)

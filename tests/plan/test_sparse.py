@@ -13,13 +13,8 @@ FIELDS: dict[str, object] = {
     "num_key_value_heads": 2,
     "linear_num_value_heads": 48,
 }
-INDEX: dict[str, object] = {
-    "indexer_n_heads": 4,
-    "indexer_kv_heads": 1,
-    "indexer_head_dim": 128,
-    "indexer_budget": 2048,
-    "indexer_compress_ratio": 4,
-}
+INDEX: dict[str, object] = {"indexer_n_heads": 4, "indexer_kv_heads": 1}
+INDEX |= {"indexer_head_dim": 128, "indexer_budget": 2048, "indexer_compress_ratio": 4}
 
 
 def test_the_index_of_a_published_model_counts() -> None:
@@ -52,9 +47,7 @@ def test_a_convolution_over_n_grams_has_states_of_its_own() -> None:
     model = from_config({**FIELDS, **INDEX, "ple_layer_ids": [2]}, "sparse")
     plan = plan_vllm(model, 2**32, Deployment(max_model_len=4096))
     own = [group for group in plan.groups if len(group.members) == 1]
-    assert [(group.spec.kind, group.spec.unpadded_bytes) for group in own] == [
-        ("mamba", 9 * 4 * 2560 * 2)
-    ]
+    assert [(it.spec.kind, it.spec.unpadded_bytes) for it in own] == [("mamba", 9 * 4 * 2560 * 2)]
 
 
 def test_level_natural_counts_the_compressed_keys() -> None:
@@ -63,10 +56,8 @@ def test_level_natural_counts_the_compressed_keys() -> None:
         plan_natural(from_config(fields, "made"), 2**32, deployment)
         for fields in ({**FIELDS, **INDEX}, FIELDS)
     )
-    pages = [
-        next(group for group in plan.groups if group.kind == "full").page_bytes[0]
-        for plan in (sparse, plain)
-    ]
+    full = [next(it for it in plan.groups if it.kind == "full") for plan in (sparse, plain)]
+    pages = [group.page_bytes[0] for group in full]
     assert pages[0] - pages[1] == 16 // 4 * 128 * 2
 
 

@@ -66,14 +66,8 @@ def test_without_a_card_or_weights_a_step_costs_the_default() -> None:
 
 
 def test_lines_between_knots_go_on_behind_the_last() -> None:
-    time = StepTime(
-        ms=tuple(float(knot) for knot in KNOTS),
-        prompt=0.5,
-        decode=2.0,
-        context=0.25,
-        pair=3.0,
-        chunk=7.0,
-    )
+    line = tuple(map(float, KNOTS))
+    time = StepTime(ms=line, prompt=0.5, decode=2.0, context=0.25, pair=3.0, chunk=7.0)
     assert time.milliseconds(0, 10, 4, 0) == 10 + 20 + 1
     assert time.milliseconds(90, 10, 0, 2e6) == 100 + 45 + 20 + 6 + 7
     assert time.milliseconds(20_000, 0, 0, 0) == 20_000 + 10_000 + 7
@@ -94,9 +88,7 @@ STEPS = ((0, 16, 16_384, 0), (0, 64, 65_536, 0), (512, 8, 8192, 512 * 256), (819
         ("gpt-oss-20b", "H100-80GB", 1.6),
     ],
 )
-def test_an_estimate_on_one_card_is_near_the_measured_step(
-    model: str, card: str, most: float
-) -> None:
+def test_an_estimate_on_one_card_is_near_the_measured(model: str, card: str, most: float) -> None:
     deployment = Deployment(card=card)
     measured = step_time(load_model(model), deployment)
     estimate = _estimate(load_model(model), deployment)

@@ -50,10 +50,8 @@ class Regret(msgspec.Struct, frozen=True, kw_only=True):
 def phases(num_requests: int, changes: Sequence[int] = ()) -> tuple[Phase, ...]:
     """Return the rest of each part of a load after a placement had time to learn it."""
     starts = (0, *changes)
-    return tuple(
-        Phase(first=start + LEARNING, end=end)
-        for start, end in zip(starts, (*changes, num_requests), strict=True)
-    )
+    spans = zip(starts, (*changes, num_requests), strict=True)
+    return tuple(Phase(first=start + LEARNING, end=end) for start, end in spans)
 
 
 def measure_regret(
@@ -69,13 +67,9 @@ def measure_regret(
     runs = compare(trace, cache, (learned, *fixed), config)
     timelines = {variant: run[1] for variant, run in zip((learned, *fixed), runs, strict=True)}
     for phase in over:
-        yield Regret(
-            phase=phase,
-            learned=hit_rate(trace, timelines[learned], phase),
-            fixed={
-                variant.placement: hit_rate(trace, timelines[variant], phase) for variant in fixed
-            },
-        )
+        rates = {it: hit_rate(trace, timelines[it], phase) for it in (learned, *fixed)}
+        of_fixed = {it.placement: rates[it] for it in fixed}
+        yield Regret(phase=phase, learned=rates[learned], fixed=of_fixed)
 
 
 def hit_rate(trace: Trace, timeline: Timeline, phase: Phase) -> float:

@@ -40,13 +40,8 @@ def four_conversations() -> Trace:
     for system in (systems[0], systems[1], systems[0], systems[1]):
         first = [system, builder.fresh(24), builder.fresh(8)]
         leader = builder.add(first, arrival=float(len(builder)), prompt_tokens=64, output_tokens=8)
-        builder.add(
-            [*first, builder.fresh(20), builder.fresh(8)],
-            arrival=0.1,
-            prompt_tokens=92,
-            output_tokens=8,
-            follows=leader,
-        )
+        second = [*first, builder.fresh(20), builder.fresh(8)]
+        builder.add(second, arrival=0.1, prompt_tokens=92, output_tokens=8, follows=leader)
     return builder.build()
 
 
@@ -75,9 +70,7 @@ def test_a_whole_prompt_in_the_cache_is_hit_but_for_its_last_block() -> None:
     builder = TraceBuilder("again")
     prompt = builder.fresh(64)
     for index in range(2):
-        builder.add(
-            [prompt, builder.fresh(4)], arrival=float(index), prompt_tokens=64, output_tokens=4
-        )
+        builder.add([prompt, builder.fresh(4)], arrival=index, prompt_tokens=64, output_tokens=4)
     assert run(builder.build(), EngineConfig()).hit_tokens == 48
 
 

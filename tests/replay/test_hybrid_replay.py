@@ -146,9 +146,7 @@ def test_attention_and_states_fill_the_memory_together() -> None:
     assert engine.counters.finished == 303
 
 
-def test_a_manager_that_refuses_though_there_is_room_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_manager_that_refuses_with_room_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig(max_num_seqs=1024, watermark=0.0)
     cache = made("gpt-oss-20b", 10)
     manager = make_manager(ManagerName.RUST, cache, config)
@@ -205,19 +203,15 @@ def test_a_conversation_goes_on_from_its_state_and_hits_are_counted_by_what_ends
 
 def test_checkpoints_in_fewer_bytes_stay_until_their_conversations_come_back() -> None:
     trace, cache = turns(16, 5), made("Nemotron-H-8B", 2)
-    hits = [
-        run(trace, cache, rust=RustOptions(placement=CheckpointPolicy(format=kept))).hit_tokens
-        for kept in ("full", "bf16", "int8")
-    ]
+    policies = [CheckpointPolicy(format=kept) for kept in ("full", "bf16", "int8")]
+    hits = [run(trace, cache, rust=RustOptions(placement=it)).hit_tokens for it in policies]
     assert hits[1] > 2 * hits[0] > 0
     assert hits[2] > 3 * hits[0]
 
 
 @pytest.mark.vllm
 @pytest.mark.parametrize("options", [EIGHT[0], EIGHT[1], EIGHT[3], EIGHT[7]], ids=lambda o: o[0])
-def test_vllm_runs_the_same_trace_and_packs_no_better(
-    options: tuple[str, int, dict[str, Any]],
-) -> None:
+def test_vllm_runs_the_trace_and_packs_no_better(options: tuple[str, int, dict[str, Any]]) -> None:
     model, gib, deployed = options
     trace, cache = chat(150), made(model, gib / 4, **deployed)
     rust, vllm = run(trace, cache), run(trace, cache, "vllm")

@@ -51,17 +51,15 @@ def check(found: list[Regret]) -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.full) for name in LOADS],
-)
+KINDS_OF_LOADS = [it if it in QUICK else pytest.param(it, marks=pytest.mark.full) for it in LOADS]
+
+
+@pytest.mark.parametrize("name", KINDS_OF_LOADS)
 def test_the_learned_placement_is_nearly_the_best_fixed_one(name: str) -> None:
     check(regrets(name, 900, "Qwen3.5-27B", 0.2, seed=11))
 
 
-MISSED = {
-    ("changing back", "Nemotron-H-8B", 0.05): "0.93 of the best after the change",
-}
+MISSED = {("changing back", "Nemotron-H-8B", 0.05): "0.93 of the best after the change"}
 
 
 @pytest.mark.full

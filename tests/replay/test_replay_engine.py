@@ -113,9 +113,8 @@ def test_equal_inputs_give_equal_replays() -> None:
 
 
 def test_virtual_time_is_the_sum_of_the_steps() -> None:
-    step_time = StepTime(
-        ms=(1000.0,) * len(KNOTS), prompt=100, decode=10, context=1, pair=1e5, chunk=500
-    )
+    second = (1000.0,) * len(KNOTS)
+    step_time = StepTime(ms=second, prompt=100, decode=10, context=1, pair=1e5, chunk=500)
     config = EngineConfig(step_time=step_time)
     engine, _ = watched(made((5, 4, 2.0)), 10, config)
     prefill = 1 + 0.1 * 5 + 0.0001 * 5 * 2.5 + 0.5
@@ -160,12 +159,8 @@ def test_a_step_in_flight_delays_the_first_token_of_requests_that_arrive() -> No
 
 def test_pool_use_is_a_mean_over_time_in_which_an_idle_engine_counts_as_empty() -> None:
     config = EngineConfig(step_time=SECONDS)
-    result, timeline = replay(
-        made((4, 2, 0.0), (4, 2, 8.0)),
-        manager_name=ManagerName.RUST,
-        cache=block_cache(10, 4),
-        config=config,
-    )
+    trace, cache = made((4, 2, 0.0), (4, 2, 8.0)), block_cache(10, 4)
+    result, timeline = replay(trace, manager_name=ManagerName.RUST, cache=cache, config=config)
     assert list(timeline.seconds) == [1, 2, 8, 9, 10]
     assert list(timeline.used_blocks) == [1, 2, 0, 1, 2]
     assert list(timeline.running) == [1, 1, 0, 1, 1]

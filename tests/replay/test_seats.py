@@ -25,9 +25,7 @@ def share_found(
 @pytest.mark.parametrize(
     ("model", "gib", "least"), [("Nemotron-H-8B", 4, 0.5), ("Granite-4.0-H-Small", 3, 0.25)]
 )
-def test_states_are_kept_where_prompts_come_back_though_nothing_was_found_at_first(
-    model: str, gib: int, least: float
-) -> None:
+def test_states_are_kept_where_prompts_come_back_late(model: str, gib: int, least: float) -> None:
     trace = generate_workload("seats", num_requests=300, num_seats=16)
     assert share_found(trace, model, gib, running=16) > least
 
@@ -76,8 +74,6 @@ def answered_seats(seats: int) -> Trace:
         ("Gemma-4-12B", 10, 16, 0.787),
     ],
 )
-def test_windows_are_kept_at_the_ends_of_prompts_that_were_answered(
-    model: str, gib: int, seats: int, least: float
-) -> None:
+def test_windows_are_kept_at_answered_ends(model: str, gib: int, seats: int, least: float) -> None:
     """vLLM's manager finds 79.1 % of the tokens, and 78.4 % with Gemma-4-12B."""
     assert share_found(answered_seats(seats), model, gib, running=8, watermark=0.01) > least

@@ -21,12 +21,8 @@ def shown(
     for name, value in {"running": 12, "waiting": 3}.items():
         gauge = Gauge(f"vllm:num_requests_{name}", "Requests.", list(labels), registry=registry)
         gauge.labels(**labels).set(value)
-    counts = {
-        "num_preemptions": 2 * steps,
-        "prefix_cache_queries": 8_000 * steps,
-        "prefix_cache_hits": 5_000 * steps,
-        "generation_tokens": 1_500 * steps,
-    }
+    counts = {"num_preemptions": 2 * steps, "generation_tokens": 1_500 * steps}
+    counts |= {"prefix_cache_queries": 8_000 * steps, "prefix_cache_hits": 5_000 * steps}
     for name, count in counts.items():
         counter = Counter(f"vllm:{name}", "Counted.", list(labels), registry=registry)
         counter.labels(**labels).inc(count)

@@ -13,9 +13,8 @@ URL = "http://localhost:8000/metrics"
 
 def lines(folder: Path, level: str, width: int = 80, *, offloads: bool = False) -> list[str]:
     """The frame of an engine after two seconds and one step."""
-    before, now = (
-        parse(shown(folder, level, steps, offloads=offloads), 10.0 + 2 * steps) for steps in (1, 2)
-    )
+    texts = [shown(folder, level, steps, offloads=offloads) for steps in (1, 2)]
+    before, now = (parse(text, 10.0 + 2 * step) for step, text in enumerate(texts, 1))
     return frame(View(URL, before, now), width).plain.splitlines()
 
 
@@ -136,12 +135,8 @@ def test_figures_of_engines_are_added_unless_one_is_asked_for(tmp_path: Path) ->
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
 def test_a_figure_without_a_number_is_left_out(tmp_path: Path, value: str) -> None:
-    text = re.sub(
-        r"^(hybrid_blocks_\w+(?:\{.*\})?) \S+$",
-        rf"\1 {value}",
-        shown(tmp_path, "natural"),
-        flags=re.M,
-    )
+    figure = r"^(hybrid_blocks_\w+(?:\{.*\})?) \S+$"
+    text = re.sub(figure, rf"\1 {value}", shown(tmp_path, "natural"), flags=re.M)
     assert value in text
     drawn = frame(View(URL, None, parse(text, 0.0)), 80).plain
     assert "nan" not in drawn

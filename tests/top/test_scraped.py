@@ -23,9 +23,7 @@ def test_the_documents_show_a_real_engine(readings: tuple[Reading, Reading]) -> 
     lines = frame(view, 80).plain.splitlines()
     shown = "".join(f"{line.rstrip()}\n" for line in lines)
     text = (ROOT / "docs/vllm.md").read_text()
-    found = re.search(
-        r"^```\n(http://localhost:8000/metrics.*?)^```$", text, re.DOTALL | re.MULTILINE
-    )
+    found = re.search(r"^```\n(http://localhost:8000/metrics.*?)^```$", text, re.S | re.M)
     assert found is not None
     assert found[1] == shown
 

@@ -33,13 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_kept_ids_are_a_shared_prefix_and_new_ids_are_not(path: Path) -> None:
-    trace = read(
-        path,
-        [
-            turn(0, 256, 0, [[1, 4]]),
-            turn(5, 320, 2, [[5, 7]]),
-        ],
-    )
+    trace = read(path, [turn(0, 256, 0, [[1, 4]]), turn(5, 320, 2, [[5, 7]])])
     assert shared_tokens(trace, 0, 1) == 128
 
 
@@ -90,11 +84,8 @@ def test_equal_tool_and_system_prompts_are_shared_across_conversations(path: Pat
 
 
 def test_a_subagent_runs_beside_the_list_that_called_it(path: Path) -> None:
-    subagent = {
-        "t": 12.0,
-        "type": "subagent",
-        "requests": [turn(0, 64, 0, [90]), turn(4, 128, 1, [91])],
-    }
+    turns = [turn(0, 64, 0, [90]), turn(4, 128, 1, [91])]
+    subagent = {"t": 12.0, "type": "subagent", "requests": turns}
     trace = read(path, [turn(0, 64, 0, [1], api_time=2.0), subagent, turn(30, 128, 1, [2])])
 
     assert trace.follows.tolist() == [-1, 0, 1, 0]

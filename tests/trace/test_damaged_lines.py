@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from hybrid_blocks.tools.trace import (
-    DamagedLineError,
-    OnError,
-    Trace,
-    TraceError,
-    measure_sharing,
-)
+from hybrid_blocks.tools.trace import DamagedLineError, OnError, Trace, TraceError, measure_sharing
 from mutated_files import NUMBERS, VALUE, VALUES
 from test_trace_formats import SAMPLES, assert_same, read
 
@@ -106,9 +100,7 @@ def test_a_line_that_is_no_text_is_shown(tmp_path: Path, line: bytes, name: str,
     [b"[1, 2]", b"[", b"\xff\xfe\x80", b"\x00" * 64, b"x" * 10_000_000, b"NaN"],
     ids=["list", "open list", "not UTF-8", "zeros", "10 MB", "NaN"],
 )
-def test_a_line_of_anything_is_damaged_and_the_lines_behind_it_are_read(
-    tmp_path: Path, name: str, damaged: bytes
-) -> None:
+def test_a_line_of_anything_is_damaged_alone(tmp_path: Path, name: str, damaged: bytes) -> None:
     content = SAMPLES[name].encode() * 2
     first, rest = content.split(b"\n", 1)
     with pytest.raises(DamagedLineError, match="trace:2: ") as raised:
@@ -130,9 +122,7 @@ def test_a_compressed_file_that_breaks_off_is_cut_off_where_it_ends(tmp_path: Pa
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_an_archive_cut_off_in_its_first_line_is_named(
-    tmp_path: Path, pack: Any, on_error: str
-) -> None:
+def test_an_archive_cut_off_in_line_1_is_named(tmp_path: Path, pack: Any, on_error: str) -> None:
     packed = pack(SAMPLES["mooncake"].encode())
     with pytest.raises(TraceError, match=r"trace: its compressed data ends or breaks before the"):
         read(tmp_path, packed[:12], "auto", on_error)
@@ -191,9 +181,7 @@ def test_a_recorded_length_that_is_too_large_names_its_line(tmp_path: Path, fiel
 
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("value", NUMBERS + VALUES, ids=lambda value: repr(value[:20]))
-def test_any_value_in_any_place_is_read_or_refused_in_one_line(
-    tmp_path: Path, name: str, value: bytes
-) -> None:
+def test_any_value_in_any_place_is_read_or_refused(tmp_path: Path, name: str, value: bytes) -> None:
     text = SAMPLES[name].encode()
     places = list(VALUE.finditer(text))
     refused = []

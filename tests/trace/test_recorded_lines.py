@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -44,18 +45,9 @@ for number in range(1_000_000):
 def finished(number: int, blocks: int = 5) -> Finished:
     """A request whose first blocks are those of every third one."""
     hashes = [b"%d-%d" % (number % 3, block) for block in range(blocks)]
-    return Finished(
-        arrival=float(number),
-        block_tokens=BLOCK,
-        prompt_tokens=BLOCK * (blocks - 1) + 7,
-        output_tokens=9,
-        found_tokens=0,
-        hashes=hashes,
-        session=f"session {number % 2}",
-        adapter="an adapter's name",
-        priority=0,
-        aborted=False,
-    )
+    prompt, session = BLOCK * (blocks - 1) + 7, f"session {number % 2}"
+    names: Any = {"session": session, "adapter": "an adapter's name", "priority": 0}
+    return Finished(float(number), BLOCK, prompt, 9, 0, hashes, aborted=False, **names)
 
 
 def written(path: Path, count: int = 50) -> list[Record]:
@@ -71,9 +63,7 @@ def records(path: Path) -> list[Record]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_a_file_of_a_killed_process_is_read_up_to_its_last_whole_line(
-    tmp_path: Path, ending: str
-) -> None:
+def test_a_killed_process_leaves_a_file_of_whole_lines(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"traffic{ending}"
     folders = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     with subprocess.Popen(
@@ -184,9 +174,7 @@ def test_a_digest_is_that_of_its_block_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("no such hash"), OSError(28, "No space left")])
 def test_an_error_of_the_thread_that_writes_is_logged_once_and_ends_the_file(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     recorder, has_written = Recorder(tmp_path / "a.jsonl.zst", LARGEST), threading.Event()
     write = RecordFile.write

@@ -10,10 +10,7 @@ from public_data import DATA
 
 RECORDED = {
     "mooncake": ("mooncake_fast25_conversation_trace.jsonl.gz", Facts(12_031, 12_031, 6758, 500)),
-    "coding-agent": (
-        "claude_code_agentic_dev.jsonl.gz",
-        Facts(20_480 + 4_578 + 393, 355, 0, 0),
-    ),
+    "coding-agent": ("claude_code_agentic_dev.jsonl.gz", Facts(20_480 + 4_578 + 393, 355, 0, 0)),
     "sharegpt": (
         "llmservingsim_sharegpt_qwen3_300.jsonl.gz",
         Facts(300, 300, 0, 0, leading=(5847, 2857, 220, 16)),

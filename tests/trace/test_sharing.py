@@ -16,12 +16,8 @@ def build(requests: Requests) -> Trace:
     for request_spans, most in requests:
         total = sum(count for _, count in request_spans)
         output = min(most, total - 1) or 1
-        builder.add(
-            [*request_spans, (100, 1)],
-            arrival=0.0,
-            prompt_tokens=max(total - output, 1),
-            output_tokens=output,
-        )
+        prompt, own = max(total - output, 1), [*request_spans, (100, 1)]
+        builder.add(own, arrival=0.0, prompt_tokens=prompt, output_tokens=output)
     return builder.build()
 
 
@@ -50,9 +46,7 @@ def test_sharing_equals_a_set_of_all_prefixes(requests: Requests, block_size: in
 def test_token_ids_are_the_spans_written_out(requests: Requests) -> None:
     trace = build(requests)
     for request, (request_spans, _) in enumerate(requests):
-        expected = [
-            token for first, count in request_spans for token in range(first, first + count)
-        ]
+        expected = [it for first, count in request_spans for it in range(first, first + count)]
         size = len(trace.token_ids(request))
         np.testing.assert_array_equal(trace.token_ids(request), [*expected, 100][:size])
 

@@ -13,21 +13,10 @@ def turns(*, named: bool) -> Trace:
     history, follows = [builder.fresh(40)], -1
     for pause in (0.0, PAUSED_SECONDS, PAUSED_SECONDS + 1):
         history = [*history, builder.fresh(20)]
-        follows = builder.add(
-            history,
-            arrival=pause,
-            prompt_tokens=sum(count for _, count in history) - 4,
-            output_tokens=4,
-            follows=follows,
-            session=session,
-        )
-    builder.add(
-        [history[0], builder.fresh(24)],
-        arrival=5.0,
-        prompt_tokens=60,
-        output_tokens=4,
-        session=stranger,
-    )
+        sizes = {"prompt_tokens": sum(count for _, count in history) - 4, "output_tokens": 4}
+        follows = builder.add(history, arrival=pause, follows=follows, session=session, **sizes)
+    own = [history[0], builder.fresh(24)]
+    builder.add(own, arrival=5.0, prompt_tokens=60, output_tokens=4, session=stranger)
     return builder.build()
 
 

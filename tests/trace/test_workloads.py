@@ -118,10 +118,8 @@ def test_prompts_of_a_template_leave_it_near_one_of_a_few_lengths() -> None:
     assert len(np.unique(first)) == kind.prefixes.number
     for template in np.unique(first):
         own = length[first == template]
-        near = [
-            (cut * own.max() * (1 - 2 * kind.spread) <= own) & (own <= cut * own.max() * 1.01)
-            for cut in kind.cuts
-        ]
+        ends = [cut * own.max() for cut in kind.cuts]
+        near = [(it * (1 - 2 * kind.spread) <= own) & (own <= it * 1.01) for it in ends]
         assert np.logical_or.reduce(near).all()
         assert len(np.unique(own)) > len(own) / 3, "each prompt draws its own length"
     sharing = measure_sharing(trace, 16)

@@ -16,11 +16,8 @@ def write_config(folder: Path) -> Path:
     """Write a model that has such names in all its texts; return its folder."""
     made = folder / IN_FILES
     made.mkdir(parents=True)
-    fields: dict[str, object] = {
-        "architectures": [SCRIPTS],
-        "model_type": "llama",
-        "_name_or_path": SCRIPTS,
-    }
+    fields: dict[str, object] = {"architectures": [SCRIPTS], "_name_or_path": SCRIPTS}
+    fields |= {"model_type": "llama"}
     fields |= {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
     (made / "config.json").write_text(json.dumps({**fields, "max_position_embeddings": 512}))
     return made
