@@ -99,64 +99,53 @@ def convolution(channels: int) -> Any:
 
 
 def configuration() -> Any:
+    full = SimpleNamespace(has_full_cudagraphs=lambda: False)
+    compilation = SimpleNamespace(cudagraph_mode=full, max_cudagraph_capture_size=None)
+    replay = dict.fromkeys(("use_replayssm", "replayssm_buffer_len"), 0)
+    cache = SimpleNamespace(mamba_cache_mode="none", mamba_block_size=1 << 20, **replay)
+    cache.enable_mamba_shared_prefix_checkpoint = False
+    model = SimpleNamespace(get_mamba_chunk_size=lambda: CHUNK, dtype=torch.float32)
+    model.hf_text_config = SimpleNamespace()
     return SimpleNamespace(
-        compilation_config=SimpleNamespace(
-            cudagraph_mode=SimpleNamespace(has_full_cudagraphs=lambda: False),
-            max_cudagraph_capture_size=None,
-        ),
+        compilation_config=compilation,
         speculative_config=None,
         num_speculative_tokens=0,
-        cache_config=SimpleNamespace(
-            use_replayssm=False,
-            replayssm_buffer_len=0,
-            mamba_cache_mode="none",
-            mamba_block_size=1 << 20,
-            enable_mamba_shared_prefix_checkpoint=False,
-        ),
+        use_v2_model_runner=False,
+        cache_config=cache,
         mamba_config=SimpleNamespace(backend=None),
         scheduler_config=SimpleNamespace(max_num_seqs=8, async_scheduling=False),
-        model_config=SimpleNamespace(
-            get_mamba_chunk_size=lambda: CHUNK,
-            dtype=torch.float32,
-            hf_text_config=SimpleNamespace(),
-        ),
+        model_config=model,
         parallel_config=SimpleNamespace(),
         additional_config={},
-        use_v2_model_runner=False,
     )
 
 
 def builder_of(path: str, **attributes: Any) -> Any:
     module, _, name = path.partition(":")
-    kind = getattr(import_module(module), name)
     spec = MambaSpec(block_size=1 << 20, shapes=((1,),), dtypes=(torch.float32,))
-    made = object.__new__(kind)
-    values = {
+    made = object.__new__(getattr(import_module(module), name))
+    absent = ["use_full_cuda_graph", "use_replayssm", "use_recoverssm", "use_flashinfer_prefill"]
+    absent += ["use_flashinfer_replayssm", "plan_flashinfer_checkpoints"]
+    values: dict[str, Any] = {
+        **dict.fromkeys(absent, False),
         "kv_cache_spec": spec,
         "layer_names": ["layer"],
         "vllm_config": configuration(),
         "device": DEVICE,
         "compilation_config": configuration().compilation_config,
-        "speculative_config": object() if NUM_DRAFTS else None,
         "num_spec": NUM_DRAFTS,
         "num_spec_tokens": NUM_DRAFTS,
         "use_spec_decode": NUM_DRAFTS > 0,
         "spec_state_slots": 1 + NUM_DRAFTS,
-        "use_full_cuda_graph": False,
-        "use_replayssm": False,
-        "use_recoverssm": False,
-        "use_flashinfer_prefill": False,
-        "use_flashinfer_replayssm": False,
+        "speculative_config": object() if NUM_DRAFTS else None,
         "decode_cudagraph_max_bs": 8,
         "decode_bc_pre_scratch": None,
         "checkpoint_builder": SimpleNamespace(build=lambda *_: None),
         "gdn_prefill_backend": "triton",
-        "plan_flashinfer_checkpoints": False,
         "chunk_size": CHUNK,
         "reorder_batch_threshold": 1 + NUM_DRAFTS,
     }
-    for key, value in (values | attributes).items():
-        vars(made)[key] = value
+    vars(made).update(values | attributes)
     return made
 
 
@@ -167,11 +156,11 @@ GATED = HEADS * HEAD
 def mamba2(heads: int = HEADS, head: int = HEAD, groups: int = 1, state: int = 16) -> Case:
     inner, part = heads * head, groups * state
     conv = inner + 2 * part
+    sizes = {"num_heads": heads, "head_dim": head, "n_groups": groups, "ssm_state_size": state}
+    sizes |= {"tped_intermediate_size": inner, "tped_conv_size": conv, "tped_dt_size": heads}
     layer = layer_of(
         "vllm.model_executor.layers.mamba.mamba_mixer2:MambaMixer2",
-        tped_intermediate_size=inner,
-        tped_conv_size=conv,
-        tped_dt_size=heads,
+        **sizes,
         cache_config=object(),
         num_spec=NUM_DRAFTS,
         use_replayssm=False,
@@ -180,10 +169,6 @@ def mamba2(heads: int = HEADS, head: int = HEAD, groups: int = 1, state: int = 1
         conv1d=convolution(conv),
         activation="silu",
         split_hidden_states_B_C_fn=lambda x: torch.split(x, [inner, part, part], dim=-1),
-        num_heads=heads,
-        head_dim=head,
-        n_groups=groups,
-        ssm_state_size=state,
         is_blackwell=False,
         conv_kernel_size=WIDTH,
         A=-torch.rand(heads, device=DEVICE),
@@ -200,37 +185,28 @@ def mamba2(heads: int = HEADS, head: int = HEAD, groups: int = 1, state: int = 1
     )
 
 
-def gated(
-    path: str, heads: tuple[int, int] = (HEADS, HEADS), head: int = HEAD, **more: Any
-) -> Case:
+def gated(path: str, heads: tuple[int, int] = (HEADS, HEADS), head: int = HEAD, **own: Any) -> Case:
     """Return a layer of Qwen's or OLMo's gated delta rule, with heads of keys and of values."""
     keys, values = heads
     channels = (2 * keys + values) * head
+    sizes = {"num_k_heads": keys, "head_k_dim": head, "key_dim": keys * head}
+    sizes |= {"num_v_heads": values, "head_v_dim": head, "value_dim": values * head}
     layer = layer_of(
         path,
         activation="silu",
         conv1d=convolution(channels),
         A_log=torch.rand(values, device=DEVICE),
         dt_bias=randn(values),
-        num_k_heads=keys,
-        num_v_heads=values,
-        head_k_dim=head,
-        head_v_dim=head,
-        key_dim=keys * head,
-        value_dim=values * head,
-        **more,
+        **sizes,
+        **own,
     )
     return Case(
         layer,
         "_forward_core",
         builder_of(GDN_BUILDER),
         [(WIDTH - 1, channels), (values, head, head)],
-        {
-            "mixed_qkv": (0, (channels,)),
-            "b": (0, (values,)),
-            "a": (0, (values,)),
-            "core_attn_out": (0, (values, head)),
-        },
+        {"mixed_qkv": (0, (channels,)), **dict.fromkeys("ba", (0, (values,)))}
+        | {"core_attn_out": (0, (values, head))},
         "core_attn_out",
         torch.bfloat16,
     )
@@ -239,30 +215,22 @@ def gated(
 QWEN = "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:QwenGatedDeltaNetAttention"
 
 
+def without(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """Return a function that leaves out arguments that another one does not take."""
+    return lambda **given: function(**{key: given[key] for key in given.keys() - {*names}})
+
+
 def qwen(heads: tuple[int, int] = (HEADS, HEADS), head: int = HEAD) -> Case:
     from vllm.third_party.flash_linear_attention.ops import chunk_gated_delta_rule  # noqa: PLC0415
 
-    def rule(*, aiter_prefill_metadata: Any = None, **kwargs: Any) -> Any:  # noqa: ARG001
-        return chunk_gated_delta_rule(**kwargs)
-
+    rule = without(chunk_gated_delta_rule, "aiter_prefill_metadata")
     more = {"enable_packed_recurrent_decode": False, "chunk_gated_delta_rule": rule}
     return gated(QWEN, heads, head, **more)
 
 
 def qwen_flashinfer(heads: tuple[int, int] = (HEADS, HEADS)) -> Case:
-    from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import (  # noqa: PLC0415
-        fi_chunk_gated_delta_rule,
-    )
-
-    def rule(
-        *,
-        chunk_indices: Any = None,  # noqa: ARG001
-        chunk_offsets: Any = None,  # noqa: ARG001
-        aiter_prefill_metadata: Any = None,  # noqa: ARG001
-        **kwargs: Any,
-    ) -> Any:
-        return fi_chunk_gated_delta_rule(**kwargs)
-
+    own: Any = import_module(QWEN.partition(":")[0]).fi_chunk_gated_delta_rule
+    rule = without(own, "chunk_indices", "chunk_offsets", "aiter_prefill_metadata")
     more = {"enable_packed_recurrent_decode": False, "chunk_gated_delta_rule": rule}
     case = gated(QWEN, heads, 128, **more)
     vars(case.builder)["gdn_prefill_backend"] = "flashinfer"
@@ -274,100 +242,67 @@ def olmo() -> Case:
     return gated(f"{path}:OlmoHybridGatedDeltaNetAttention", allow_neg_eigval=True)
 
 
-KDA: dict[str, Any] = {
-    "head_dim": HEAD,
-    "num_heads": HEADS,
-    "local_num_heads": HEADS,
-    "local_projection_size": GATED,
-}
+def kda(
+    path: str,
+    builder: str,
+    own: dict[str, tuple[int, ...]],
+    dtype: torch.dtype = torch.bfloat16,
+    **attributes: Any,
+) -> Case:
+    """Return a layer of Kimi's delta rule; ``own`` are the shapes of its own arguments."""
+    sizes = {"head_dim": HEAD, "num_heads": HEADS, "local_num_heads": HEADS}
+    layer = layer_of(path, local_projection_size=GATED, **sizes, **attributes)
+    arguments = {name: (0, shape) for name, shape in own.items()}
+    heads = (1, (HEADS, HEAD))
+    arguments |= {"g1": heads, "beta": (1, (HEADS,)), "core_attn_out": heads}
+    states = [(WIDTH - 1, 3 * GATED), (HEADS, HEAD, HEAD)]
+    return Case(layer, "_forward", builder_of(builder), states, arguments, "core_attn_out", dtype)
 
 
 def kimi_k3() -> Case:
-    layer = layer_of(
+    names = ("kda_spec_decode_backend", "kda_decode_backend", "kda_prefill_backend")
+    backends: dict[str, Any] = dict.fromkeys(names, "triton")
+    return kda(
         "vllm.models.kimi_k3.nvidia.kda:KimiK3DeltaAttention",
-        **KDA,
+        "vllm.models.kimi_k3.nvidia.kda_metadata:KimiK3KDAMetadataBuilder",
+        {"mixed_qkv": (3 * GATED,), "g2": (HEADS, HEAD)},
+        **backends,
+        gate_lower_bound=-5.0,
+        use_recoverssm=False,
         conv1d=convolution(3 * GATED),
         A_log=torch.rand(HEADS, device=DEVICE),
         dt_bias=randn(GATED),
-        gate_lower_bound=-5.0,
-        kda_spec_decode_backend="triton",
-        kda_decode_backend="triton",
-        kda_prefill_backend="triton",
-        use_recoverssm=False,
         o_norm=lambda x, gate: x * torch.sigmoid(gate),
-    )
-    return Case(
-        layer,
-        "_forward",
-        builder_of("vllm.models.kimi_k3.nvidia.kda_metadata:KimiK3KDAMetadataBuilder"),
-        [(WIDTH - 1, 3 * GATED), (HEADS, HEAD, HEAD)],
-        {
-            "mixed_qkv": (0, (3 * GATED,)),
-            "g1": (1, (HEADS, HEAD)),
-            "g2": (0, (HEADS, HEAD)),
-            "beta": (1, (HEADS,)),
-            "core_attn_out": (1, (HEADS, HEAD)),
-        },
-        "core_attn_out",
-        torch.bfloat16,
     )
 
 
 def glm() -> Case:
-    layer = layer_of(
+    return kda(
         "vllm.models.glm5next.common.kda:Glm5NextLinearAttention",
-        **KDA,
-        q_conv1d=convolution(GATED),
-        k_conv1d=convolution(GATED),
-        v_conv1d=convolution(GATED),
+        GDN_BUILDER,
+        {"qkv_proj_states": (3 * GATED,)},
+        **{f"{it}_conv1d": convolution(GATED) for it in "qkv"},
         _merged_conv_weight=None,
         _conv_state_dim_first=False,
-        A_log=torch.rand(1, 1, HEADS, 1, device=DEVICE),
-        dt_bias=randn(GATED),
         kda_safe_gate=True,
         kda_lower_bound=-5.0,
         kda_prefill_backend="triton",
-    )
-    return Case(
-        layer,
-        "_forward",
-        builder_of(GDN_BUILDER),
-        [(WIDTH - 1, 3 * GATED), (HEADS, HEAD, HEAD)],
-        {
-            "qkv_proj_states": (0, (3 * GATED,)),
-            "g1": (1, (HEADS, HEAD)),
-            "beta": (1, (HEADS,)),
-            "core_attn_out": (1, (HEADS, HEAD)),
-        },
-        "core_attn_out",
-        torch.bfloat16,
+        A_log=torch.rand(1, 1, HEADS, 1, device=DEVICE),
+        dt_bias=randn(GATED),
     )
 
 
 def bailing_v3() -> Case:
-    layer = layer_of(
+    return kda(
         "vllm.model_executor.models.bailing_moe_v3:BailingMoeV3KimiDeltaAttention",
-        **KDA,
+        GDN_BUILDER,
+        {f"{it}_proj_states": (GATED,) for it in "qkv"},
+        torch.float32,
         q_conv1d=convolution(GATED),
         k_conv1d=convolution(GATED),
         v_conv1d=convolution(GATED),
         safe_gate=True,
         lower_bound=-5.0,
-    )
-    return Case(
-        layer,
-        "_forward",
-        builder_of(GDN_BUILDER),
-        [(WIDTH - 1, 3 * GATED), (HEADS, HEAD, HEAD)],
-        {
-            "q_proj_states": (0, (GATED,)),
-            "k_proj_states": (0, (GATED,)),
-            "v_proj_states": (0, (GATED,)),
-            "g1": (1, (HEADS, HEAD)),
-            "beta": (1, (HEADS,)),
-            "core_attn_out": (1, (HEADS, HEAD)),
-        },
-        "core_attn_out",
     )
 
 
@@ -406,26 +341,12 @@ def mamba1() -> Case:
     )
 
 
-def selective_scan(  # noqa: PLR0917
-    u: Any,
-    states: Any,
-    delta: Any,
-    A: Any,  # noqa: N803
-    B: Any,  # noqa: N803
-    C: Any,  # noqa: N803
-    D: Any,  # noqa: N803
-    z: Any,
-    bias: Any,
-    *,
-    cache_indices: Any,
-    has_initial_state: Any,
-    query_start_loc: Any,
-    **_: Any,
-) -> Any:
+def selective_scan(*given: Any, cache_indices: Any, has_initial_state: Any, **more: Any) -> Any:
     """Scan as the CUDA kernel is specified to, a token at a time."""
+    u, states, delta, A, B, C, D, z, bias = given  # noqa: N806 - the kernel's own names
     delta = torch.nn.functional.softplus(delta + bias[:, None])
     out = torch.empty_like(u)
-    for row, (begin, end) in enumerate(pairwise(query_start_loc.tolist())):
+    for row, (begin, end) in enumerate(pairwise(more["query_start_loc"].tolist())):
         slot = int(cache_indices[row])
         state = states[slot].clone() if has_initial_state[row] else torch.zeros_like(states[slot])
         for at in range(begin, end):
@@ -438,12 +359,9 @@ def selective_scan(  # noqa: PLR0917
 
 def short_conv() -> Case:
     hidden = 48
-    layer = layer_of(
-        "vllm.model_executor.layers.mamba.short_conv:ShortConv",
-        in_proj=linear(3 * hidden, hidden),
-        out_proj=linear(hidden, hidden),
-        conv=convolution(hidden),
-    )
+    own = {"in_proj": linear(3 * hidden, hidden), "out_proj": linear(hidden, hidden)}
+    path = "vllm.model_executor.layers.mamba.short_conv:ShortConv"
+    layer = layer_of(path, conv=convolution(hidden), **own)
     return Case(
         layer,
         "forward_cuda",
@@ -456,78 +374,54 @@ def short_conv() -> Case:
 
 LIGHTNING = 64
 """Numbers a head: the kernel takes no fewer."""
-LINEAR: dict[str, Any] = {
-    "head_dim": LIGHTNING,
-    "tp_heads": HEADS,
-    "layer_idx": 0,
-    "tp_slope": torch.tensor([0.1, 0.4], device=DEVICE).view(HEADS, 1, 1),
-    "BLOCK": 256,
-}
+
+
+def lightning(path: str, builder: str, hidden: int, **attributes: Any) -> Case:
+    slope = torch.tensor([0.1, 0.4], device=DEVICE).view(HEADS, 1, 1)
+    sizes = {"head_dim": LIGHTNING, "tp_heads": HEADS, "layer_idx": 0, "BLOCK": 256}
+    layer = layer_of(path, tp_slope=slope, **sizes, **attributes)
+    made = builder_of(f"vllm.v1.attention.backends.linear_attn:{builder}")
+    arguments = {"hidden_states": (0, (hidden,)), "output": (0, (hidden,)), "positions": (0, ())}
+    state = (HEADS, LIGHTNING, LIGHTNING)
+    return Case(layer, "_forward", made, [state], arguments, "output", first_token=False)
 
 
 def minimax() -> Case:
-    hidden = 24
-    layer = layer_of(
+    hidden, inner = 24, HEADS * LIGHTNING
+    return lightning(
         "vllm.model_executor.layers.mamba.linear.minimax_linear_attn:MiniMaxText01LinearAttention",
-        **LINEAR,
-        qkv_proj=linear(3 * HEADS * LIGHTNING, hidden),
+        "LinearAttentionMetadataBuilder",
+        hidden,
+        qkv_proj=linear(3 * inner, hidden),
         norm=SimpleNamespace(_forward=lambda x: x),
-        output_gate=linear(HEADS * LIGHTNING, hidden),
-        out_proj=linear(hidden, HEADS * LIGHTNING),
-    )
-    return Case(
-        layer,
-        "_forward",
-        builder_of("vllm.v1.attention.backends.linear_attn:LinearAttentionMetadataBuilder"),
-        [(HEADS, LIGHTNING, LIGHTNING)],
-        {"hidden_states": (0, (hidden,)), "output": (0, (hidden,)), "positions": (0, ())},
-        "output",
-        first_token=False,
+        output_gate=linear(inner, hidden),
+        out_proj=linear(hidden, inner),
     )
 
 
 def bailing() -> Case:
-    hidden = 24
-    layer = layer_of(
+    hidden, inner = 24, HEADS * LIGHTNING
+    return lightning(
         "vllm.model_executor.layers.mamba.linear.bailing_linear_attn:BailingMoELinearAttention",
-        **LINEAR,
-        query_key_value=linear(3 * HEADS * LIGHTNING, hidden),
-        linear_silu=True,
-        q_size_per_rank=HEADS * LIGHTNING,
-        kv_size_per_rank=HEADS * LIGHTNING,
-        tp_kv_heads=HEADS,
+        "BailingLinearAttentionMetadataBuilder",
+        hidden,
+        query_key_value=linear(3 * inner, hidden),
+        **dict.fromkeys(("linear_silu", "linear_rope", "linear_scale"), True),
         use_qk_norm=False,
-        linear_rope=True,
+        q_size_per_rank=inner,
+        kv_size_per_rank=inner,
+        tp_kv_heads=HEADS,
         rotary_emb=lambda at, q, k: (q * torch.cos(at)[:, None], k * torch.sin(at)[:, None]),
-        linear_scale=True,
         scaling=LIGHTNING**-0.5,
-        g_proj=linear(HEADS * LIGHTNING, hidden),
+        g_proj=linear(inner, hidden),
         group_norm_size=1,
         g_norm=lambda x: x,
-        dense=linear(hidden, HEADS * LIGHTNING),
-    )
-    return Case(
-        layer,
-        "_forward",
-        builder_of("vllm.v1.attention.backends.linear_attn:BailingLinearAttentionMetadataBuilder"),
-        [(HEADS, LIGHTNING, LIGHTNING)],
-        {"hidden_states": (0, (hidden,)), "output": (0, (hidden,)), "positions": (0, ())},
-        "output",
-        first_token=False,
+        dense=linear(hidden, inner),
     )
 
 
 CASES: tuple[Callable[[], Case], ...] = (
-    mamba2,
-    qwen,
-    olmo,
-    kimi_k3,
-    glm,
-    bailing_v3,
-    mamba1,
-    short_conv,
-    minimax,
-    bailing,
+    *(mamba2, qwen, olmo, kimi_k3, glm, bailing_v3, mamba1, short_conv, minimax, bailing),
     *((qwen_flashinfer,) if IS_CARD else ()),
 )
 
@@ -567,10 +461,11 @@ def drafts_of(parts: list[Part]) -> dict[str, Any]:
 
 def rows_of(case: Case) -> list[tuple[int, int, list[int]]]:
     """Return the rows with their checkpoints, without those that the layer cannot leave."""
-    rows = [
-        (before, count, [at for at in offsets if case.first_token or before + at > 1])
-        for before, count, offsets in ROWS
-    ]
+
+    def left(before: int, offsets: tuple[int, ...]) -> list[int]:
+        return [at for at in offsets if case.first_token or before + at > 1]
+
+    rows = [(before, count, left(before, offsets)) for before, count, offsets in ROWS]
     before, _, none = rows[0]
     return [(before, 1 + NUM_DRAFTS, none), *rows[1:]]
 
@@ -600,9 +495,8 @@ def made(make: Callable[[], Case]) -> Case:
     case = make()
     if not IS_CARD:
         mend_interpreter()
-    rounding = SimpleNamespace(
-        enable_stochastic_rounding=False, stochastic_rounding_philox_rounds=0
-    )
+    rounding = SimpleNamespace(enable_stochastic_rounding=False)
+    rounding.stochastic_rounding_philox_rounds = 0
     ssu_dispatch._mamba_ssu_backend = ssu_dispatch.TritonSSUBackend(rounding)  # type: ignore[arg-type]
     return case
 
@@ -641,9 +535,7 @@ def run(make: Callable[[], Case]) -> dict[str, Any]:
     if NUM_DRAFTS and not row.drafts:
         return answer | {"left_out": "chunks end at checkpoints beside drafts"}
     rows = rows_of(case)
-    parts: list[Part] = [
-        (at, 1 + 4 * at, before, count) for at, (before, count, _) in enumerate(rows)
-    ]
+    parts: list[Part] = [(at, 1 + 4 * at, *one[:2]) for at, one in enumerate(rows)]
     given = arguments_of(case, sum(count for _, count, _ in rows))
     before = slots(case)
     found: list[tuple[tuple[torch.Tensor, ...], torch.Tensor]] = []
@@ -678,9 +570,8 @@ def run(make: Callable[[], Case]) -> dict[str, Any]:
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy with the strides of states between other layers' bytes."""
-    copy = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
+    like: Any = {"dtype": tensor.dtype, "device": tensor.device}
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), **like)
     return copy.copy_(tensor)
 
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.surface.support import TESTED
 from hybrid_blocks.vllm.worker import state_layers
+from process import python
 
 pytestmark = [
     pytest.mark.full,
@@ -23,26 +22,15 @@ pytestmark = [
 
 HERE = Path(__file__).parent
 COVERED = tomllib.loads(Path(state_layers.__file__).with_suffix(".toml").read_text())["covered"]
-INTERPRETED = {
-    "TRITON_INTERPRET": "1",
-    "CUDA_VISIBLE_DEVICES": "",
-    "VLLM_PLUGINS": "",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_TRITON_FORCE_FIRST_CONFIG": "1",
-}
+INTERPRETED = {"TRITON_INTERPRET": "1", "VLLM_TRITON_FORCE_FIRST_CONFIG": "1"}
+INTERPRETED |= {"CUDA_VISIBLE_DEVICES": "", "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 @cache
 def runs(num_drafts: int) -> dict[str, Any]:
     variables = os.environ | INTERPRETED | {"NUM_DRAFTS": str(num_drafts)}
     variables.pop("VLLM_TARGET_DEVICE", None)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / "state_layer_runs.py")],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python(HERE / "state_layer_runs.py", env=variables)
     assert not done.returncode, done.stderr[-6000:]
     answers = json.loads(done.stdout.splitlines()[-1])["answers"]
     return {answer["class"]: answer for answer in answers}
