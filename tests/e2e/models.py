@@ -6,6 +6,7 @@ differ enough between tokens that greedy decoding is decided by the prompt, not 
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,70 +16,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
-VOCABULARY = 264  # the byte tokenizer has as many
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 128,
-    "head_dim": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 4096,
-    "bos_token_id": 257,
-    "eos_token_id": 258,
-    "pad_token_id": 256,
-    "tie_word_embeddings": False,
-    "dtype": "float32",
-}
-
-MODELS: dict[str, dict[str, Any]] = {
-    # Linear attention (GatedDeltaNet) three times, then full attention. Its CPU kernels want
-    # bfloat16; the others compute in float32, where ties are rare.
-    "qwen3_next": {
-        "dtype": "bfloat16",
-        "architectures": ["Qwen3NextForCausalLM"],
-        "num_hidden_layers": 4,
-        "intermediate_size": 256,
-        "full_attention_interval": 4,
-        "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": 64,
-        "linear_num_key_heads": 1,
-        "linear_num_value_heads": 2,
-        "linear_value_head_dim": 64,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "decoder_sparse_step": 1,
-        "moe_intermediate_size": 64,
-        "shared_expert_intermediate_size": 64,
-        "norm_topk_prob": True,
-    },
-    # Mamba2 with one attention layer, as Granite 4 H.
-    "granitemoehybrid": {
-        "architectures": ["GraniteMoeHybridForCausalLM"],
-        "num_hidden_layers": 4,
-        "layer_types": ["mamba", "mamba", "attention", "mamba"],
-        "intermediate_size": 256,
-        "shared_intermediate_size": 256,
-        "num_local_experts": 0,
-        "num_experts_per_tok": 0,
-        "mamba_expand": 2,
-        "mamba_n_heads": 4,
-        "mamba_d_head": 64,
-        "mamba_d_state": 64,
-        "mamba_n_groups": 1,
-        "mamba_d_conv": 4,
-        "mamba_chunk_size": 64,
-        "position_embedding_type": "nope",
-    },
-    # Sliding windows of 64 tokens with full attention in between.
-    "gemma3_text": {
-        "architectures": ["Gemma3ForCausalLM"],
-        "num_hidden_layers": 6,
-        "layer_types": ["sliding_attention"] * 2 + ["full_attention"] + ["sliding_attention"] * 3,
-        "intermediate_size": 256,
-        "sliding_window": 64,
-        "query_pre_attn_scalar": 64,
-    },
-}
+_SETTINGS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+_COMMON: dict[str, Any] = _SETTINGS["common"]
+MODELS: dict[str, dict[str, Any]] = _SETTINGS["kinds"]
 
 # Tokens a step of the kinds that need a bound. The CPU build of vLLM cannot export a Mamba2 state
 # from within a chunk; chunks of one block never ask it to.
@@ -110,11 +50,8 @@ def build_with_draft_head() -> Path:
         return target
     weights = _make("qwen3_next", target, _COMMON | MODELS["qwen3_next"], embedding=3.0)
     last = f"model.layers.{MODELS['qwen3_next']['num_hidden_layers'] - 1}."
-    head = {
-        name.replace(last, "mtp.layers.0."): weight.clone()
-        for name, weight in weights.items()
-        if name.startswith(last)
-    }
+    own = {name: weight for name, weight in weights.items() if name.startswith(last)}
+    head = {name.replace(last, "mtp.layers.0."): it.clone() for name, it in own.items()}
     norm = weights["model.norm.weight"]
     for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"):
         head[f"mtp.{name}.weight"] = norm.clone()
@@ -151,14 +88,8 @@ def build_with_images() -> Path:
         },
     }
     patches = {"patch_size": 16, "temporal_patch_size": 2}
-    vision = patches | {
-        "depth": 1,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_heads": 2,
-        "out_hidden_size": text["hidden_size"],
-        "num_position_embeddings": 64,
-    }
+    vision = patches | {"depth": 1, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2}
+    vision |= {"out_hidden_size": text["hidden_size"], "num_position_embeddings": 64}
     settings = {
         "architectures": ["Qwen3_5ForConditionalGeneration"],
         "dtype": "bfloat16",
@@ -225,10 +156,8 @@ def _make(
     config = AutoConfig.for_model(kind, **settings)
     torch.manual_seed(20)
     model = model_class.from_config(config, dtype=torch.float32)
-    weights = {
-        name: _scaled(name, weight, embedding).to(dtype)
-        for name, weight in model.state_dict().items()
-    }
+    drawn = model.state_dict().items()
+    weights = {name: _scaled(name, weight, embedding).to(dtype) for name, weight in drawn}
     config.save_pretrained(target)
     fixed = {key: settings[key] for key in ("architectures", "dtype")}
     saved = json.loads((target / "config.json").read_text())

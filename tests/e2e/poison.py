@@ -49,9 +49,7 @@ class Poison:
 
     def _overwrite(self) -> None:
         held, kept_slabs = self._held(), self._kept_slabs()
-        taken = [
-            {block // cut for block in blocks} for blocks, cut in zip(held, self._cuts, strict=True)
-        ]
+        taken = [{block // cut for block in it} for it, cut in zip(held, self._cuts, strict=True)]
         for number, slabs in enumerate(taken):
             self._held_states.update(dict.fromkeys(slabs, self._is_state[number]))
         self._held_states.update(dict.fromkeys(kept_slabs, True))

@@ -117,9 +117,8 @@ class Watch:
                 key = f"{id_.partition('-')[0]} {place} {name}"
                 tensors = self._layers[name].kv_cache
                 found = [tensor[block] for tensor in tensors]
-                self.states[key] = [
-                    (one[:NUM_INPUTS] if one.dim() == CONVOLUTION else one).clone() for one in found
-                ]
+                inputs = (one[:NUM_INPUTS] if one.dim() == CONVOLUTION else one for one in found)
+                self.states[key] = [one.clone() for one in inputs]
         self._left.clear()
 
 

@@ -25,14 +25,9 @@ def make_llm(model: Path | str, **options: Any) -> Any:
 
     if "dtype" not in options:
         options["dtype"] = json.loads(Path(model, "config.json").read_text())["dtype"]
-    return LLM(
-        model=str(model),
-        enforce_eager=True,
-        max_model_len=1024,
-        disable_log_stats=False,
-        kv_cache_memory_bytes=KV_CACHE_BYTES,
-        **{"enable_prefix_caching": True, **options},
-    )
+    sizes = {"max_model_len": 1024, "kv_cache_memory_bytes": KV_CACHE_BYTES}
+    options = {**sizes, "enable_prefix_caching": True, **options}
+    return LLM(model=str(model), enforce_eager=True, disable_log_stats=False, **options)
 
 
 def counted(operation: str, name: str) -> list[int]:

@@ -191,9 +191,7 @@ def _input(one: Prompt) -> Any:
 
 def _told(output: Any) -> Answer:
     def likeliest(places: Any) -> Any:
-        return places and [
-            place and {token: entry.logprob for token, entry in place.items()} for place in places
-        ]
+        return places and [at and {token: it.logprob for token, it in at.items()} for at in places]
 
     return {
         "tokens": [list(sample.token_ids) for sample in output.outputs],

@@ -3,15 +3,14 @@
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from server import Server
 from traffic import PREFIX, Answer, complete_in_turn, complete_together, hang_up
 
 QUESTIONS = [f"{PREFIX} Question {number}: what is block {number * 7}?" for number in range(6)]
 STORIES = [f"Story {number}. " + PREFIX[number : number + 200] for number in range(24)]
-CROWD = [
-    f"{PREFIX[number % 50 : number % 50 + 40]} {number * 37 % 1000:03}" for number in range(200)
-]
+CROWD = [f"{PREFIX[n % 50 : n % 50 + 40]} {n * 37 % 1000:03}" for n in range(200)]
 
 PROMPTS = {"first": QUESTIONS, "second": QUESTIONS, "crowd": CROWD, "pressed": STORIES}
 """Prompts behind each list of answers in a `Record`."""
@@ -61,19 +60,10 @@ def live_through(server: Server) -> Record:
     preemptions = server.metrics()["vllm:num_preemptions_total"]
     asyncio.run(hang_up(server, STORIES[:12], after=3))
     usage = _usage_when_idle(server)
-    return Record(
-        first=first,
-        second=second,
-        crowd=crowd,
-        pressed=pressed,
-        preemptions=preemptions,
-        usage_after_hang_ups=usage,
-        metrics=server.metrics(),
-        info="".join(
-            labels for (name, labels), _ in server.samples() if name == "hybrid_blocks_info"
-        ),
-        log=server.log_text(),
-    )
+    info = "".join(it for (name, it), _ in server.samples() if name == "hybrid_blocks_info")
+    passes: Any = {"first": first, "second": second, "crowd": crowd, "pressed": pressed}
+    told: Any = {"metrics": server.metrics(), "info": info, "log": server.log_text()}
+    return Record(preemptions=preemptions, usage_after_hang_ups=usage, **passes, **told)
 
 
 def _usage_when_idle(server: Server, patience_s: float = 60.0) -> float:

@@ -158,12 +158,8 @@ def serve(
     Raises ``RuntimeError`` with the end of the log if the server does not come up.
     """
     with held_port() as port, log.open("wb") as output:
-        process = subprocess.Popen(
-            command(model, port, *options),
-            env=environment(level) | dict(variables or {}),
-            stdout=output,
-            stderr=output,
-        )
+        own, words = environment(level) | dict(variables or {}), command(model, port, *options)
+        process = subprocess.Popen(words, env=own, stdout=output, stderr=output)
         try:
             server = Server(f"http://{HOST}:{port}", log, process.pid)
             wait_until_up(server.url, process, log)

@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from process import printed_by_python, python
 
 ROOT = Path(__file__).parents[2]
 STATES = ROOT / "benches" / "states"
@@ -15,13 +14,7 @@ STATES = ROOT / "benches" / "states"
 @pytest.mark.full
 def test_each_part_runs_without_a_card_and_is_right(tmp_path: Path) -> None:
     record = tmp_path / "record.json"
-    done = subprocess.run(
-        [sys.executable, str(STATES), "--dry", "--record", str(record)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert not done.returncode, (done.stdout + done.stderr)[-6000:]
+    printed_by_python(STATES, "--dry", "--record", record)
     found = json.loads(record.read_text())
     assert [len(found[part]) for part in found["parts"]] == [2, 1, 1, 2]
     for bits in found["bits"]:
@@ -35,12 +28,7 @@ def test_each_part_runs_without_a_card_and_is_right(tmp_path: Path) -> None:
 
 
 def test_without_a_card_it_says_so() -> None:
-    done = subprocess.run(
-        [sys.executable, str(STATES)],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT / "python")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    without = {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT / "python")}
+    done = python(STATES, env=os.environ | without)
     assert done.returncode
     assert "not measured: no CUDA device is at hand" in done.stderr

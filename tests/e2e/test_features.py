@@ -22,14 +22,8 @@ from traffic import PREFIX
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 # Level natural cuts prompts at other places than vLLM does.
-LEVELS = {
-    "off": "off",
-    "off again": "off",
-    "manager": "manager" + ONE_BY_ONE,
-    "batched": "manager",
-    "natural": "natural" + ONE_BY_ONE,
-    "natural-batched": "natural",
-}
+LEVELS = {"off": "off", "off again": "off", "batched": "manager", "natural-batched": "natural"}
+LEVELS |= {it: it + ONE_BY_ONE for it in ("manager", "natural")}
 OURS = [level for level in LEVELS if not level.startswith("off")]
 
 SCHEMA = {
@@ -143,10 +137,7 @@ def drafted(method: str, level: str) -> Result:
     """Greedy answers to 200 requests at once, with drafts."""
     is_mtp = method == "mtp"
     model = models.build_with_draft_head() if is_mtp else models.build("gemma3_text")
-    texts = (
-        f"{number * 37 % 1000:03} {PREFIX[number % 50 : number % 50 + 150]}"
-        for number in range(NUM_STREAMS)
-    )
+    texts = (f"{n * 37 % 1000:03} {PREFIX[n % 50 : n % 50 + 150]}" for n in range(NUM_STREAMS))
     options = CHUNKS | {"speculative_config": DRAFTS[method], "max_num_seqs": 64}
     if is_mtp and level.startswith("natural"):
         options["block_size"] = 128  # vLLM's own block, so that sums are rounded alike

@@ -46,11 +46,10 @@ def test_smaller_checkpoints_find_as_much_and_answer_nearly_alike() -> None:
         assert ours.counts["poisoned"] > 0
         assert ours.is_idle_clean
         answers = zip(ours.tokens, full.tokens, logprobs(ours), logprobs(full), strict=True)
-        distances = [
-            abs(near[at] - far[at])
-            for mine, theirs, near, far in answers
-            for at in range(len(mine))
-            if mine[: at + 1] == theirs[: at + 1]
-        ]
+
+        def alike(mine: list[int], theirs: list[int]) -> list[int]:
+            return [at for at in range(len(mine)) if mine[: at + 1] == theirs[: at + 1]]
+
+        distances = [abs(near[at] - far[at]) for *both, near, far in answers for at in alike(*both)]
         assert 0 < max(distances) < farthest
         assert len(distances) > 0.9 * sum(map(len, full.tokens))

@@ -89,10 +89,7 @@ def test_prompts_with_images_answer_as_without_the_plugin(level: str) -> None:
 
 @pytest.mark.parametrize(
     "level",
-    [
-        pytest.param(level, marks=() if level in {"off", "batched"} else pytest.mark.full)
-        for level in LEVELS
-    ],
+    [pytest.param(it, marks=() if it in {"off", "batched"} else pytest.mark.full) for it in LEVELS],
 )
 def test_the_same_image_hits_and_another_one_does_not(level: str) -> None:
     result = served(level)

@@ -135,9 +135,7 @@ def _assert_vllm_computes_the_same_but_for_rounding(
         assert falls_short(server, PROMPTS["pressed"][0], _without[kind].pressed[0].tokens[::-1])
 
 
-def test_every_answer_is_complete_and_depends_on_its_prompt(
-    records: tuple[Record, Record],
-) -> None:
+def test_every_answer_is_complete_and_depends_on_its_prompt(records: tuple[Record, Record]) -> None:
     for one in records:
         for phase, length in (("first", 16), ("pressed", 300), ("crowd", 6)):
             assert {len(answer.tokens) for answer in getattr(one, phase)} == {length}
@@ -145,9 +143,7 @@ def test_every_answer_is_complete_and_depends_on_its_prompt(
         assert len({answer.tokens for answer in one.crowd}) > len(one.crowd) // 2
 
 
-def test_a_second_pass_hits_the_prefix_cache(
-    records: tuple[Record, Record], case: tuple[str, str]
-) -> None:
+def test_a_second_pass_hits_a_cache(records: tuple[Record, Record], case: tuple[str, str]) -> None:
     without, with_plugin = records
     assert all(answer.cached_tokens > 0 for answer in with_plugin.second)
     firsts, seconds = (
@@ -199,14 +195,10 @@ def level_of(case: tuple[str, str]) -> str:
     return "natural" if is_natural(case[1]) else case[1].replace(BATCHED, "manager")
 
 
-def test_the_log_says_what_is_active_and_what_the_bytes_hold(
-    records: tuple[Record, Record], case: tuple[str, str]
-) -> None:
+def test_the_log_says_what_is_active(records: tuple[Record, Record], case: tuple[str, str]) -> None:
     without, log = records[0].log, records[1].log
     path = str(traffic(case[0], "off"))
-    assert [
-        line for line in without.splitlines() if "hybrid_blocks" in line and path not in line
-    ] == []
+    assert [it for it in without.splitlines() if "hybrid_blocks" in it and path not in it] == []
     lines = [line for line in log.splitlines() if "] hybrid_blocks " in line]
     assert [line for line in lines if str(traffic(*case)) in line] == lines[1:]
     assert len(lines) == 2
