@@ -58,10 +58,8 @@ def main() -> None:
         if options.failed and "layers" in recorded.get(name, ()):
             continue
         start = time.monotonic()
-        row = {
-            "config": fields,
-            **registry_oracle.in_child(partial(registry_oracle.say, fields), causes),
-        }
+        said = registry_oracle.in_child(partial(registry_oracle.say, fields), causes)
+        row = {"config": fields, **said}
         if name in registry_configs.HEADS:
             whole = registry_configs.with_head(name, fields)
             say = partial(registry_oracle.say, whole, head=True)
@@ -75,9 +73,7 @@ def main() -> None:
 
 def write(path: Path, recorded: dict[str, Any]) -> None:
     """Write one line for each architecture."""
-    lines = (
-        f"{json.dumps(name)}: {json.dumps(row, default=str)}" for name, row in recorded.items()
-    )
+    lines = (f"{json.dumps(name)}: {json.dumps(it, default=str)}" for name, it in recorded.items())
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

@@ -155,13 +155,8 @@ class Driver(Stream):
 def pose(card_name: str = "H100-80GB", platform: type[Card] = Card) -> None:
     """Make this process's vLLM see a card; before any model is imported."""
     card: dict[str, Any] = CARDS[card_name]
-    vars(PROPERTIES).update(
-        name=card["name"],
-        major=card["major"],
-        minor=card["minor"],
-        multi_processor_count=card["sms"],
-        total_memory=card["gib"] * GIB,
-    )
+    vars(PROPERTIES).update({it: card[it] for it in ("name", "major", "minor")})
+    vars(PROPERTIES).update(multi_processor_count=card["sms"], total_memory=card["gib"] * GIB)
     platforms.current_platform = platform()
     from vllm import _custom_ops  # noqa: PLC0415 - asks for the platform
 
@@ -183,11 +178,7 @@ class Meta(TorchFunctionMode):
     """Make tensors without memory; those made from values keep them, for code that reads them."""
 
     def __torch_function__(
-        self,
-        function: Any,
-        types: Any,
-        args: Any = (),
-        kwargs: Any = None,
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
         device = kwargs.get("device")
@@ -233,22 +224,16 @@ def no_device(tp: int = 1) -> Iterator[None]:
 
     groups = ("_WORLD", "_INNER_DP_WORLD", "_TP", "_ETP", "_DCP", "_PP", "_DP", "_EP", "_EPLB")
     answers: dict[str, Any] = {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
+        **dict.fromkeys(("is_available", "is_initialized"), lambda: True),
+        **dict.fromkeys(("synchronize", "set_device", "_lazy_init"), lambda *_: None),
+        **dict.fromkeys(("Stream", "Event", "current_stream", "default_stream"), Stream),
         "device_count": lambda: 8,
         "current_device": lambda: 0,
         "get_device_properties": lambda *_: PROPERTIES,
         "get_device_capability": lambda *_: (PROPERTIES.major, PROPERTIES.minor),
         "get_device_name": lambda *_: PROPERTIES.name,
         "mem_get_info": lambda *_: (PROPERTIES.total_memory,) * 2,
-        "Stream": Stream,
-        "Event": Stream,
-        "current_stream": Stream,
-        "default_stream": Stream,
-        "synchronize": lambda *_: None,
-        "set_device": lambda *_: None,
         "is_current_stream_capturing": lambda: False,
-        "_lazy_init": lambda: None,
     }
     with ExitStack() as stack:
         for name in (*groups, "_PCP"):

@@ -19,12 +19,8 @@ def head_class(fields: dict[str, Any]) -> str | None:
     registry_oracle.register(fields)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(fields))
-        config = get_config(
-            folder,
-            trust_remote_code=False,
-            config_format="hf",
-            hf_overrides_fn=SpeculativeConfig.hf_config_override,
-        )
+        own: Any = {"hf_overrides_fn": SpeculativeConfig.hf_config_override}
+        config = get_config(folder, trust_remote_code=False, config_format="hf", **own)
     is_head = config.model_type in get_args(MTPModelTypes)
     return next(iter(config.architectures or ()), None) if is_head else None
 

@@ -160,12 +160,9 @@ def plan(
     )
 
     model, fields = load_model(name), fields_of(name)
-    options: dict[str, Any] = {
-        "max_model_len": length,
-        "max_num_batched_tokens": STEP_TOKENS,
-        "distributed_executor_backend": "uni" if tp == 1 else "mp",
-        "enable_prefix_caching": True,
-    }
+    options: dict[str, Any] = {"max_model_len": length, "max_num_batched_tokens": STEP_TOKENS}
+    options |= {"distributed_executor_backend": "uni" if tp == 1 else "mp"}
+    options |= {"enable_prefix_caching": True}
     if drafts:
         method = {"method": "mtp"} if model.draft_layers else {"method": "ngram"}
         options["speculative_config"] = {**method, "num_speculative_tokens": drafts}
@@ -212,11 +209,8 @@ def main() -> None:
     if options.sweep:
         layouts = {name: (name, 1, 0, LAYOUTS[options.card][0][2]) for name in models}
         asked = [(*layout, one) for layout in layouts.values() for one in SWEEP]
-    rows = [
-        row
-        for row in (json.loads(options.out.read_bytes()) if options.out.exists() else ())
-        if row["card"] != options.card or row["model"] not in models
-    ]
+    rows = json.loads(options.out.read_bytes()) if options.out.exists() else []
+    rows = [it for it in rows if it["card"] != options.card or it["model"] not in models]
     for case in asked:
         about = dict(zip(("model", "tp", "drafts", "length", "options"), case, strict=True))
         if not about["options"]:

@@ -17,22 +17,10 @@ import torch
 from hybrid_blocks.model.decoder import SECTIONS
 
 FIELDS = (
-    "block_size",
-    "num_kv_heads",
-    "head_size",
-    "head_size_v",
-    "sliding_window",
-    "attention_chunk_size",
-    "rswa_window",
-    "sink_len",
-    "extra_retained_tokens",
-    "state_content_bytes",
-    "tokens_per_state",
-    "num_head_slots",
-    "page_size_padded",
-    "alignment",
-    "model_version",
-    "tp_replicated",
+    *("block_size", "num_kv_heads", "head_size", "head_size_v", "sliding_window"),
+    *("attention_chunk_size", "rswa_window", "sink_len", "extra_retained_tokens"),
+    *("state_content_bytes", "tokens_per_state", "num_head_slots", "page_size_padded"),
+    *("alignment", "model_version", "tp_replicated"),
 )
 
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 import registry_configs
 from hybrid_blocks.model import from_config
+from process import printed_by_python
 
 HERE = Path(__file__).parent
 REFUSED: dict[str, str] = tomllib.loads((HERE / "reasons.toml").read_text())["refused"]
@@ -25,15 +24,8 @@ def build(folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
     unset = ("VLLM_TARGET_DEVICE", "PYTHONHASHSEED")
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     only = ["--only", *names] if names else []
-    result = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE), *only, "--out", str(out)],
-        env={**environment, "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
+    environment |= {"VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"}
+    printed_by_python(HERE, *only, "--out", out, env=environment, timeout=1800)
     rows: dict[str, Any] = json.loads(out.read_bytes())
     return rows
 
@@ -66,21 +58,13 @@ def _said(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_heads_are_read_where_vllm_names_a_class_for_them() -> None:
-    answered = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / "head_classes.py")],
-        env={**os.environ, "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    assert answered.returncode == 0, answered.stderr[-2000:]
-    classes: dict[str, str | None] = json.loads(answered.stdout.splitlines()[-1])
+    environment = {**os.environ, "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"}
+    answered = printed_by_python(HERE / "head_classes.py", env=environment, timeout=1800)
+    classes: dict[str, str | None] = json.loads(answered.splitlines()[-1])
     assert classes.keys() == RECORDED.keys()
     read = {name: _head(name) for name in RECORDED if name not in REFUSED}
-    assert {name for name, head in read.items() if head} == {
-        name for name in read if classes[name] is not None
-    }
+    headed = {name for name in read if classes[name] is not None}
+    assert {name for name, head in read.items() if head} == headed
     assert {name for name, head in read.items() if head} >= HEADS
 
 

@@ -29,14 +29,7 @@ BACKENDS: tuple[Backend, ...] = ("naive", *FAST)
 FEW = settings(max_examples=15, deadline=None)
 MANY = settings(max_examples=200, deadline=None)
 
-DTYPES = (
-    torch.uint8,
-    torch.int16,
-    torch.float32,
-    torch.bfloat16,
-    torch.float8_e4m3fn,
-    torch.int64,
-)
+DTYPES = (torch.uint8, torch.int16, torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64)
 
 if DEVICE.type == "cpu":
     cuda_on_cpu.install()

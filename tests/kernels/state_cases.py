@@ -1,6 +1,7 @@
 """Random pools of recurrent states for the kernel tests, with every byte around them known."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from hybrid_blocks.kernels import Place, Run, StateLayout, StatePools
@@ -48,11 +49,9 @@ class States:
 
     def restored_numbers(self) -> torch.Tensor:
         """Return all float32 numbers of running states."""
-        found = [
-            self.heads(kept=False, layer=layer, block=block).contiguous().view(torch.float32)
-            for layer in range(self.pools.num_layers)
-            for block in range(self.layout.num_running)
-        ]
+        places = product(range(self.pools.num_layers), range(self.layout.num_running))
+        heads = (self.heads(kept=False, layer=layer, block=block) for layer, block in places)
+        found = [it.contiguous().view(torch.float32) for it in heads]
         return torch.stack(found)
 
 

@@ -71,10 +71,8 @@ def test_a_conversion_changes_the_checkpoints_or_the_states(
     before = pools.arena.clone()
     with mock.patch.object(torch.cuda, "synchronize"):
         case.reference(0)
-        is_same = [
-            torch.equal(pools.arena[part], before[part])
-            for part in (slice(running_bytes), slice(running_bytes, None))
-        ]
+        parts = (slice(running_bytes), slice(running_bytes, None))
+        is_same = [torch.equal(pools.arena[part], before[part]) for part in parts]
         assert is_same == [keeps, not keeps]
         assert case.is_right(case.host)
         assert not case.is_right(lambda _: None)

@@ -14,9 +14,8 @@ def test_segments_hold_every_byte_of_a_block_once(group: OddGroup) -> None:
         segments = torch.cat([view[block] for view in group.blocks.byte_views()])
         elements = torch.cat([raw(tensor[block]) for tensor in group.tensors])
         assert torch.equal(segments.sort().values, elements.sort().values)
-    assert group.blocks.record_bytes == sum(
-        tensor[0].numel() * tensor.element_size() for tensor in group.tensors
-    )
+    sizes = [tensor[0].numel() * tensor.element_size() for tensor in group.tensors]
+    assert group.blocks.record_bytes == sum(sizes)
 
 
 @FEW
@@ -91,8 +90,6 @@ MEMORY = torch.zeros(24)
         ([torch.zeros(2, (1 << 17) + 2)[:, ::2]], "scattered: a block has 65537 runs of 4 bytes"),
     ],
 )
-def test_tensors_that_cannot_be_a_group_are_refused(
-    tensors: list[torch.Tensor], message: str
-) -> None:
+def test_tensors_that_are_no_group_are_refused(tensors: list[torch.Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         BlockTensors(tensors)

@@ -18,17 +18,7 @@ from hybrid_blocks.kernels.gather_scatter.records import Records
 from hybrid_blocks.kernels.launch_queue import queue_of
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_cases import (
-    BACKENDS,
-    DEVICE,
-    FEW,
-    Int32s,
-    OddGroup,
-    int32s,
-    odd_groups,
-    raw,
-    running,
-)
+from kernel_cases import BACKENDS, DEVICE, FEW, Int32s, OddGroup, int32s, odd_groups, raw, running
 
 POISON = 0xFF
 # On a device the copy engine serves pinned memory alone, in on_device.py.

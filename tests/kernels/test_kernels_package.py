@@ -1,8 +1,6 @@
 """The package of kernels imports without a GPU and names its backends."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +8,7 @@ import pytest
 import torch
 from hybrid_blocks.kernels import BlockTensors, copy_blocks, usable_backends
 from kernel_cases import DEVICE, int32s
+from process import printed_by_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,15 +27,7 @@ print(sorted(kernels.__all__)[-1])
 
 def run(code: str) -> str:
     """Run ``code`` on the checkout alone: no site packages' copy, no compiled core."""
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(ROOT / "python")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return printed_by_python("-c", code, env={"PYTHONPATH": str(ROOT / "python")}).strip()
 
 
 def test_everything_imports_without_torch_triton_and_cuda() -> None:

@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cuda_on_cpu import FakeDriver, fake_driver, real_queues_driver
-from hybrid_blocks.kernels import (
-    BlockTensors,
-    copy_blocks,
-    cuda,
-    driver,
-    gather_scatter,
-)
+from hybrid_blocks.kernels import BlockTensors, copy_blocks, cuda, driver, gather_scatter
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
 from hybrid_blocks.kernels.upload import RING_IDS
 from kernel_cases import DEVICE, int32s, running
@@ -87,9 +81,7 @@ def copying() -> int:
 
 
 @pytest.mark.usefixtures("behind")
-def test_a_ring_that_is_full_waits_for_the_oldest_launch_and_never_grows(
-    queue: LaunchQueue,
-) -> None:
+def test_a_full_ring_waits_for_the_oldest_launch_and_never_grows(queue: LaunchQueue) -> None:
     ids = np.arange(RING_IDS // 4, dtype=np.int32)
     address = queue.ring.device_side.data_ptr()
     waits = fake_driver().count("waits")

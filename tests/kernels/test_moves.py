@@ -121,10 +121,7 @@ def test_every_part_of_a_long_chain_keeps_its_order() -> None:
     ids = np.arange(MAX_LIST + 10, dtype=np.int32)
     checks = IdChecks(len(ids) + 1)
     moves = Moves(ids + np.int32(1), ids, checks, order="list", device=DEVICE)
-    assert [(len(src), ordered) for src, _, ordered in moves.launches()] == [
-        (MAX_LIST, MAX_LIST),
-        (10, 10),
-    ]
+    assert [(len(src), it) for src, _, it in moves.launches()] == [(MAX_LIST, MAX_LIST), (10, 10)]
 
 
 @on_cpu

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import hybrid_blocks
 import pytest
 from kernel_cases import DEVICE
+from process import printed_by_python
 
 SCRIPT = Path(__file__).with_name("compile_triton.py")
 
@@ -23,15 +22,7 @@ pytestmark = pytest.mark.skipif(
 def test_triton_kernels_compile_to_16_byte_accesses(arch: int) -> None:
     package = Path(hybrid_blocks.__file__).parent.parent
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(package)}
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(arch)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(printed_by_python(SCRIPT, arch, env=environment))
     assert len(report) == 12
     moves = [it for it in report if it["kernel"] != "convert_states._convert_states"]
     assert len(moves) == 6

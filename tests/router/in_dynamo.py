@@ -34,12 +34,8 @@ class Answers:
 def ask_dynamo(life: Published) -> Answers:
     """Give the batches and prompts of a life to Dynamo, in their order."""
     answers = Answers()
-    told = subprocess.run(
-        [PROGRAM, str(life.block_size)],
-        check=False,
-        input=b"".join(_records(life)),
-        capture_output=True,
-    )
+    command, given = [str(PROGRAM), str(life.block_size)], b"".join(_records(life))
+    told = subprocess.run(command, check=False, input=given, capture_output=True)
     assert told.returncode == 0, told.stderr.decode()
     for line in told.stdout.decode().splitlines():
         name, count = line.rsplit(" ", 1)
@@ -93,11 +89,8 @@ class Figures:
 
 def compare(life: Published, answers: Answers, *, only_next: bool = False) -> Figures:
     """Compare promises with findings, of all prompts or those that follow one of their session."""
-    pairs = [
-        (promised, prompt.num_found)
-        for promised, prompt in zip(answers.num_promised, life.prompts, strict=True)
-        if prompt.is_next or not only_next
-    ]
+    both = zip(answers.num_promised, life.prompts, strict=True)
+    pairs = [(promised, it.num_found) for promised, it in both if it.is_next or not only_next]
     signs = Counter((promised > found) - (promised < found) for promised, found in pairs)
     excess = sum(max(0, promised - found) for promised, found in pairs)
     share = round(excess / sum(found for _, found in pairs), 3)

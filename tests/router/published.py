@@ -97,9 +97,8 @@ def published(load: Load) -> Published:
         configure=publish_events,
     )
     seen = scheduler.kv_event_publisher = Published()
-    engine = Served(
-        scheduler, config, make_hasher(scheduler.kv_cache_manager.block_pool.hash_block_size)
-    )
+    size = scheduler.kv_cache_manager.block_pool.hash_block_size
+    engine = Served(scheduler, config, make_hasher(size))
 
     def note(scheduled: Any) -> None:
         for new in scheduled.scheduled_new_reqs:

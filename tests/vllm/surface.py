@@ -26,10 +26,6 @@ def parameters_of(owner: str, method: str) -> list[str]:
     return INSTALLED.callables()[owner][method]
 
 
-CALLABLES = [
-    (owner, method)
-    for owner, methods in INSTALLED.callables().items()
-    for method in methods
-    if INSTALLED.reaches(INSTALLED.tier_of_callable(owner, method))
-]
+ALL = [(owner, it) for owner, methods in INSTALLED.callables().items() for it in methods]
+CALLABLES = [it for it in ALL if INSTALLED.reaches(INSTALLED.tier_of_callable(*it))]
 """Callables that the adapter calls or overrides, at the levels that the installed vLLM reaches."""

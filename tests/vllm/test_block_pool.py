@@ -30,15 +30,13 @@ HASH_BLOCK = 4
 def request_of(chain: int, num_hashes: int = 8) -> Any:
     """A request as far as a pool looks at one; the hashes of a chain are always the same."""
     hashes = [BlockHash(bytes([chain, n + 1]) * 16) for n in range(num_hashes)]
+    absent = ("lora_request", "cache_salt", "session_id", "prompt_embeds")
     return SimpleNamespace(
+        **dict.fromkeys(absent),
         request_id=f"chain {chain}",
         block_hashes=hashes,
         all_token_ids=list(range(num_hashes * HASH_BLOCK)),
         mm_features=[],
-        lora_request=None,
-        cache_salt=None,
-        session_id=None,
-        prompt_embeds=None,
         num_tokens=num_hashes * HASH_BLOCK,
     )
 
@@ -225,12 +223,8 @@ def seen(pool: VllmBlockPool) -> dict[str, Any]:
         assert block is not None
         walked.append(block.block_id)
         block = block.prev_free_block
-    keys = {
-        make_block_hash_with_group_id(block_hash, group)
-        for chain in range(4)
-        for block_hash in request_of(chain).block_hashes
-        for group in range(2)
-    }
+    hashes = [it for chain in range(4) for it in request_of(chain).block_hashes]
+    keys = {make_block_hash_with_group_id(it, group) for it in hashes for group in range(2)}
     hash_map = pool.cached_block_hash_to_block
     collector = pool.metrics_collector
     return {
@@ -286,9 +280,7 @@ def test_a_block_is_an_instance_of_vllms_class_without_room_for_more(pool: ours.
     assert KVCacheBlock(block_id=3) is not pool.blocks[3]
 
 
-def test_outside_references_come_and_go_but_the_first_and_the_last_are_the_pools(
-    pool: ours.BlockPool,
-) -> None:
+def test_outside_references_come_and_go_save_the_first_and_the_last(pool: ours.BlockPool) -> None:
     (block,) = pool.get_new_blocks(1)
     block.ref_cnt += 2
     block.ref_cnt -= 1

@@ -61,9 +61,7 @@ def by_rust(states: torch.Tensor, state_format: StateFormat) -> tuple[Any, Any]:
 @example(numbers=TIES[:2])
 @example(numbers=TIES[2:])
 @settings(max_examples=examples(60), deadline=None)
-def test_the_bytes_are_those_of_the_rust_codec(
-    state_format: StateFormat, numbers: list[float]
-) -> None:
+def test_the_bytes_are_the_rust_codecs(state_format: StateFormat, numbers: list[float]) -> None:
     states = torch.from_numpy(np.resize(np.array(numbers, np.float32), (HEADS, NUMBERS)))
     stored, back = by_rust(states, state_format)
     ours = naive.encode(states, state_format)
@@ -122,12 +120,8 @@ def group_of(arena: Arena, name: str) -> int:
 
 def copies_of(arena: Arena, pairs: list[tuple[int, int]], *, keeps: bool) -> list[Any]:
     recipes = enumerate(arena.config.recipes)
-    return [
-        ConvertingCopy(source, target, group, keeps, recipe)
-        for group, recipe in recipes
-        if recipe is not None
-        for source, target in pairs
-    ]
+    own = [(group, recipe) for group, recipe in recipes if recipe is not None]
+    return [ConvertingCopy(*pair, group, keeps, recipe) for group, recipe in own for pair in pairs]
 
 
 def run(arena: Arena, copies: list[Any]) -> None:

@@ -3,16 +3,17 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import vllm
+from command import answer, run
 from hybrid_blocks import __version__
 from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.model import Model, load_model
 from hybrid_blocks.model.table import entries
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.doctor.answer import NUM_REQUESTS, at_level, probed, reach
 from hybrid_blocks.tools.doctor.engine import Engine
 from hybrid_blocks.tools.doctor.features import (
@@ -35,7 +36,6 @@ from hybrid_blocks.vllm.surface.support import release_of
 from level_table import FEATURES, MOST_SERVED, Row, document, rows, share
 from natural.engine import Engine as NaturalEngine
 from natural.engine import installed
-from typer.testing import CliRunner
 from vllm.config.speculative import MTPModelTypes, SpeculativeMethod
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
@@ -59,12 +59,8 @@ def test_the_document_is_up_to_date(found: list[Row]) -> None:
 
 
 def test_every_model_has_a_row_for_every_feature_that_it_has(found: list[Row]) -> None:
-    expected = {
-        (name, feature)
-        for name in entries()
-        for feature, features in FEATURES.items()
-        if is_served(load_model(name), features)
-    }
+    rows = product(entries(), FEATURES)
+    expected = {(name, it) for name, it in rows if is_served(load_model(name), FEATURES[it])}
     assert {(row.model, row.feature) for row in found} == expected
     assert set(MOST_SERVED) <= set(entries())
     assert len(MOST_SERVED) == 20
@@ -134,9 +130,7 @@ def test_every_method_of_drafts_that_vllm_offers_has_rows(found: list[Row]) -> N
             assert row.is_whole, row
 
 
-def test_nearly_all_rows_of_the_most_served_models_reach_level_manager_and_one_call(
-    found: list[Row],
-) -> None:
+def test_rows_of_the_most_served_models_reach_level_manager_and_one_call(found: list[Row]) -> None:
     rows_of_most_served = [row for row in found if row.model in MOST_SERVED]
     assert len(rows_of_most_served) > 20 * len(METHODS)
     assert sum(row.is_whole for row in rows_of_most_served) >= 0.95 * len(rows_of_most_served)
@@ -151,16 +145,11 @@ def test_a_prompt_of_several_chunks_is_no_decoding() -> None:
     assert probe.num_left == 0
 
 
-@pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
-
 def ask(*options: str, model: str = "Qwen3.5-27B", level: str = "manager") -> tuple[int, str]:
     """Ask about the engine of a command; return the exit code and the output."""
     words = [f"HYBRID_BLOCKS={level}", "vllm", "serve", model, *options]
-    result = CliRunner().invoke(app, ["doctor", "--", *words])
-    return result.exit_code, result.output
+    ran = run("doctor", "--", *words)
+    return ran.code, ran.output
 
 
 def connector(name: str) -> tuple[str, str]:
@@ -171,7 +160,6 @@ def connector(name: str) -> tuple[str, str]:
 DRAFTS = ("--spec-method", "mtp", "--spec-tokens", "2")
 
 
-@pytest.mark.usefixtures("wide")
 def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     code, output = ask(*connector("NixlConnector"))
     assert code == 0
@@ -181,7 +169,6 @@ def test_the_command_says_what_an_engine_reaches_and_why_not_more() -> None:
     assert "level manager (the KV connector NixlConnector); groups: …" in output
 
 
-@pytest.mark.usefixtures("wide")
 def test_the_command_says_what_a_level_costs_and_what_the_log_of_each_will_say() -> None:
     _, output = ask(*DRAFTS, "--enable-lora")
     version = f"hybrid_blocks {__version__} in vLLM {release_of(vllm.__version__)}"
@@ -199,15 +186,13 @@ def test_less_than_what_is_asked_for_is_exit_code_3(monkeypatch: pytest.MonkeyPa
     assert ask(*refused)[0] == 0
     assert ask(*refused, level="natural")[0] == 3
     helped = ("HYBRID_BLOCKS=natural", "HYBRID_BLOCKS_OFFLOAD=1", "vllm", "serve", "Qwen3.5-27B")
-    assert CliRunner().invoke(app, ["doctor", "--", *helped, *refused]).exit_code == 0
+    answer("doctor", "--", *helped, *refused)
     # Without a command the level is that of the variable.
     monkeypatch.setenv("HYBRID_BLOCKS", "natural")
-    result = CliRunner().invoke(app, ["doctor", "--model", "Phi-4"])
-    assert result.exit_code == 0
-    assert "this command: level natural, scheduler by default" in result.output
+    output = answer("doctor", "--model", "Phi-4")
+    assert "this command: level natural, scheduler by default" in output
 
 
-@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize("name", OURS)
 def test_this_packages_connectors_keep_level_natural_but_for_drafts_beside_reads(name: str) -> None:
     output = ask(*connector(name))[1]
@@ -228,15 +213,12 @@ def test_this_packages_connectors_keep_level_natural_but_for_drafts_beside_reads
     ],
     ids=["dcp", "tp and dcp", "tp and ours", "example"],
 )
-def test_engines_of_several_ranks_and_connectors_are_constructed(
-    model: str, options: list[str]
-) -> None:
+def test_engines_of_ranks_and_connectors_are_constructed(model: str, options: list[str]) -> None:
     code, output = ask(*options, model=model)
     assert code == 0, output
     assert "HYBRID_BLOCKS=natural reaches level " in output
 
 
-@pytest.mark.usefixtures("wide")
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -253,9 +235,7 @@ def test_engines_of_several_ranks_and_connectors_are_constructed(
     ],
     ids=str,
 )
-def test_what_is_not_known_is_an_error_that_says_what_is(
-    options: tuple[str, ...], words: str
-) -> None:
+def test_what_is_not_known_is_an_error_that_helps(options: tuple[str, ...], words: str) -> None:
     code, output = ask(*options)
     assert code == 2
     assert words in output

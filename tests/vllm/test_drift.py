@@ -50,11 +50,7 @@ def test_our_methods_take_the_same_parameters(owner: str, method: str) -> None:
 
 
 def parts_of(pool: VllmBlockPool) -> dict[str, Any]:
-    return {
-        "pool": pool,
-        "queue": pool.free_block_queue,
-        "block": pool.blocks[0],
-    }
+    return {"pool": pool, "queue": pool.free_block_queue, "block": pool.blocks[0]}
 
 
 @pytest.mark.parametrize("pool_class", [VllmBlockPool, BlockPool])

@@ -33,11 +33,8 @@ class Executor:
 
     def execute_model(self, scheduled: Any, **_: Any) -> Future[ModelRunnerOutput]:
         ids = list(scheduled.num_scheduled_tokens)
-        output = ModelRunnerOutput(
-            req_ids=ids,
-            req_id_to_index={id_: index for index, id_ in enumerate(ids)},
-            sampled_token_ids=[[7] for _ in ids],
-        )
+        places = {id_: index for index, id_ in enumerate(ids)}
+        output = ModelRunnerOutput(ids, places, sampled_token_ids=[[7] for _ in ids])
         future: Future[ModelRunnerOutput] = Future()
         future.set_result(output)
         return future
@@ -74,13 +71,8 @@ class Engine(core.EngineCoreProc):
 
 
 def request(name: str) -> Request:
-    return Request(
-        request_id=name,
-        prompt_token_ids=list(range(100)),
-        sampling_params=SamplingParams(max_tokens=3, ignore_eos=True),
-        pooling_params=None,
-        block_hasher=make_hasher(),
-    )
+    sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+    return Request(name, list(range(100)), sampling, None, block_hasher=make_hasher())
 
 
 def doom(manager: Any, request_id: str) -> None:
@@ -95,9 +87,7 @@ def doom(manager: Any, request_id: str) -> None:
     manager.get_computed_blocks = look_up_wrongly
 
 
-def test_the_engine_reports_a_panic_of_the_core_with_the_request_and_the_process_lives(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_panic_names_its_request_and_the_process_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = make_scheduler(Groups.SWA, num_requests=4, num_blocks=1_000, max_model_len=1_024)
     manager: Any = scheduler.kv_cache_manager
     assert isinstance(manager, NativeKVCacheManager)

@@ -69,12 +69,9 @@ def test_a_replay_has_the_times_of_the_engine(
 ) -> None:
     allow_no_gpu()
     deployment = Deployment(card="H100-80GB", max_num_seqs=1024, in_flight_batches=2)
-    config = EngineConfig(
-        max_num_seqs=1024,
-        watermark=0.0,
-        step_time=step_time(load_model("Qwen3.5-27B"), deployment) or default_clock(),
-        async_scheduling=True,
-    )
+    clock = step_time(load_model("Qwen3.5-27B"), deployment) or default_clock()
+    limits: Any = {"max_num_seqs": 1024, "watermark": 0.0}
+    config = EngineConfig(step_time=clock, async_scheduling=True, **limits)
     cache = model_cache("LFM2-1.2B", "4GiB", deployment)
     trace = generate("conversations", num_requests=60)
     engine = VirtualEngine(trace, make_manager(manager, cache, config), cache, config)

@@ -57,10 +57,9 @@ def test_labels_are_those_of_the_engine_whose_block_sizes_were_resolved(
     monkeypatch.setattr(
         served, "vllm_resolve_kv_cache_block_sizes", lambda *found: resolved.append(found)
     )
-    config = SimpleNamespace(
-        model_config=SimpleNamespace(served_model_name="mine"),
-        parallel_config=SimpleNamespace(data_parallel_index=3),
-    )
+    model = SimpleNamespace(served_model_name="mine")
+    parallel = SimpleNamespace(data_parallel_index=3)
+    config = SimpleNamespace(model_config=model, parallel_config=parallel)
     served.resolve_kv_cache_block_sizes("groups", config)
     assert resolved == [("groups", config)]
     assert served.engine_labels() == {"model_name": "mine", "engine": "3"}
@@ -89,9 +88,7 @@ print(TestClient(app).get("/metrics").text.count("hybrid_blocks_blocks{") == 1)
         pytest.param(2, False, marks=pytest.mark.full),
     ],
 )
-def test_each_server_of_a_port_shows_what_engines_publish(
-    tmp_path: Path, servers: int, inherits: bool
-) -> None:
+def test_servers_show_what_engines_publish(tmp_path: Path, servers: int, inherits: bool) -> None:
     environment = dict(os.environ)
     environment.pop(FOLDER_VARIABLE, None)
     if servers > 1:

@@ -101,19 +101,14 @@ def test_pieces_hold_each_token_once_with_its_position(rows: Rows, padding: int)
         if one.checkpoint:
             assert one.length == one.checkpoint.position == part.seq_lens[-1]
             assert one.checkpoint.src_block == part.block_table_tensor[-1, 0]
-    expected = [
-        (row, position)
-        for row, (before, count, _) in enumerate(rows)
-        for position in range(before, before + count)
-    ]
+    spans = [range(before, before + count) for before, count, _ in rows]
+    expected = [(row, position) for row, span in enumerate(spans) for position in span]
     assert seen == expected
 
 
 @given(rows=batches())
 @settings(max_examples=examples(200), deadline=None)
-def test_a_piece_ends_at_each_checkpoint_and_begins_with_what_builders_call_decodes(
-    rows: Rows,
-) -> None:
+def test_a_piece_ends_at_each_checkpoint_and_begins_with_decodes_of_builders(rows: Rows) -> None:
     cuts = cuts_of(rows)
     ends = [one.checkpoint for one in cuts if one.checkpoint]
     assert ends == [one for row in checkpoints_of(rows).values() for one in row]
@@ -199,10 +194,8 @@ def test_a_layer_in_pieces_computes_the_same_and_leaves_the_states_between(rows:
         metadata: Any = with_part(batch)
         if layer is in_pieces:
             parts = [
-                pieces.Piece(
-                    one, with_part(part_of(batch, one)), is_last=one is cuts[-1], step=step
-                )
-                for one in cuts
+                pieces.Piece(it, with_part(part_of(batch, it)), is_last=it is cuts[-1], step=step)
+                for it in cuts
             ]
             setattr(metadata, ATTRIBUTE, parts)
             step.expect(sum(one.checkpoint is not None for one in cuts))
@@ -281,9 +274,8 @@ def test_a_groups_metadata_has_pieces_once_and_builders_stand_as_before() -> Non
     for is_first in (True, False):
         builder.calls.clear()
         with runner_hooks._step_of(config, [[group]], ["0", "1"]):
-            metadata = group.build_metadata(
-                batch_of(rows), 0, num_accepted_tokens=drafts, num_decode_draft_tokens_cpu=None
-            )
+            told: Any = {"num_accepted_tokens": drafts, "num_decode_draft_tokens_cpu": None}
+            metadata = group.build_metadata(batch_of(rows), 0, **told)
             assert builder.supports_update_block_table is not is_first
         assert builder.supports_update_block_table
         assert builder.mamba_aligned_state_indices is aligned

@@ -70,9 +70,8 @@ def test_no_other_variable_stops_an_engine_at_off(
     assert VllmScheduler._free_request.__module__ == VllmScheduler.__module__
     reads = name in {it.name for it in (*variables.VARIABLES[-3:-1], variables.OFFLOAD)}
     told = [record.getMessage() for record in notes.records]
-    assert [name in line and "HYBRID_BLOCKS=off goes on without it" in line for line in told] == (
-        [True] * reads
-    )
+    goes_on = "HYBRID_BLOCKS=off goes on without it"
+    assert [name in line and goes_on in line for line in told] == [True] * reads
 
 
 @pytest.mark.parametrize("value", ["off", "false", "2", " "])
@@ -247,18 +246,14 @@ def test_a_manager_that_differs_leaves_level_pool_and_is_named(
 
 
 @pytest.mark.usefixtures("notes")
-def test_level_natural_is_compared_where_a_lower_level_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_level_natural_is_compared_if_a_lower_level_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     attach.register()
     granted = levels.grant(Level.NATURAL)
     assert (granted.level is Level.NATURAL) == INSTALLED.reaches(Tier.NATURAL)
 
 
-def test_a_pool_that_differs_switches_the_package_off(
-    monkeypatch: pytest.MonkeyPatch, notes: Notes
-) -> None:
+def test_a_pool_that_differs_switches_us_off(monkeypatch: pytest.MonkeyPatch, notes: Notes) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     monkeypatch.setattr(VllmBlockPool, "defragment", lambda self: self, raising=False)
     monkeypatch.delattr(VllmBlockPool, "free_blocks")
@@ -270,9 +265,7 @@ def test_a_pool_that_differs_switches_the_package_off(
     assert "BlockPool.defragment is new" in record.getMessage()
 
 
-def test_a_scheduler_that_differs_leaves_vllms_own(
-    monkeypatch: pytest.MonkeyPatch, notes: Notes
-) -> None:
+def test_a_scheduler_that_differs_is_vllms(monkeypatch: pytest.MonkeyPatch, notes: Notes) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     monkeypatch.delattr(VllmScheduler, "_free_request")
     monkeypatch.setattr(scheduler.logger, "handlers", [notes])

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from command import run
 from hybrid_blocks.errors import InvalidArgumentError
-from hybrid_blocks.tools.cli import app
 from hybrid_blocks.tools.profile.engine import Groups, make_hasher, make_scheduler
 from hybrid_blocks.tools.profile.loop import Floor, Loop
 from hybrid_blocks.tools.profile.process import LevelProcess, ProfileError, check_agreement, profile
@@ -21,7 +21,6 @@ from hybrid_blocks.tools.trace import generate_workload, read_trace
 from hybrid_blocks.vllm.manager.hasher import RequestHasher
 from installed import installed
 from rich.console import Console
-from typer.testing import CliRunner
 from vllm.v1.outputs import LogprobsLists
 
 LEVELS = ["off", "pool", "manager", "batched", "natural", "natural-batched"]
@@ -40,10 +39,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     files = {name: folder / name for name in ("figures.json",)}
     small = ["--requests", "12", "--prompt-tokens", "1100", "--output-tokens", "20"]
     short = ["--warmup-steps", "20", "--steps", "30", "--levels", ",".join(COLUMNS)]
-    outputs = ["--json", str(files["figures.json"])]
-    result = CliRunner().invoke(app, ["profile", *small, *short, *outputs])
-    assert result.exit_code == 0, result.output
-    return {"output": result.output, **{name: file.read_text() for name, file in files.items()}}
+    outputs = ["--json", files["figures.json"]]
+    ran = run("profile", *small, *short, *outputs)
+    assert ran.code == 0, ran.output
+    return {"output": ran.output, **{name: file.read_text() for name, file in files.items()}}
 
 
 def test_steps_of_decodes_alone_have_a_median_of_their_own() -> None:
@@ -104,9 +103,8 @@ def test_the_floor_makes_what_a_step_of_decodes_hands_out() -> None:
     sampled = [[7], [7, 8], [7, 8, 9]]
     logprobs = LogprobsLists(np.zeros((6, 2)), np.zeros((6, 2)), np.zeros(6), [0, 1, 3, 6])
     told = floor.update(sampled, logprobs)[0].outputs
-    assert [(one.request_id, one.new_token_ids) for one in told] == list(
-        zip(floor.ids, sampled, strict=True)
-    )
+    found = [(one.request_id, one.new_token_ids) for one in told]
+    assert found == list(zip(floor.ids, sampled, strict=True))
     assert [len(one.new_logprobs.logprobs) for one in told if one.new_logprobs] == [1, 2, 3]
     following = floor.schedule().scheduled_cached_reqs
     assert following.req_ids == floor.ids

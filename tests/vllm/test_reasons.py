@@ -92,14 +92,9 @@ def group(spec: Any, hash_block_size: int = 4) -> Produce:
 
 
 def scheduler(**changed: Any) -> Produce:
-    usual = {
-        "kv_cache_manager": NATIVE,
-        "dynamic_sd_lookup": None,
-        "num_sampled_tokens_per_step": 1,
-        "is_encoder_decoder": False,
-        "is_mm_encoder_only": False,
-        "aux_output_connector": None,
-    }
+    absent = ("dynamic_sd_lookup", "aux_output_connector")
+    usual = {"kv_cache_manager": NATIVE, "num_sampled_tokens_per_step": 1, **dict.fromkeys(absent)}
+    usual |= dict.fromkeys(("is_encoder_decoder", "is_mm_encoder_only"), False)
     made: Any = SimpleNamespace(**usual | changed)
     return lambda _: batching.unsupported_reason(made)
 

@@ -62,13 +62,9 @@ def serve(name: str, num_steps: int = 60) -> dict[str, int]:
         settings = Settings(
             level="off", groups="full", requests=4, prompt_tokens=64, shared_tokens=16
         )
-        scheduler: Any = make_scheduler(
-            Groups("full"),
-            num_requests=4,
-            num_blocks=256,
-            max_model_len=2048,
-            scheduler_cls=scheduler_cls or AsyncScheduler,
-        )
+        sizes: Any = {"num_requests": 4, "num_blocks": 256, "max_model_len": 2048}
+        cls = scheduler_cls or AsyncScheduler
+        scheduler: Any = make_scheduler(Groups("full"), scheduler_cls=cls, **sizes)
         found: dict[str, int] = {}
         loop = Loop(scheduler, jobs(), make_hasher(), settings)
         update = scheduler.update_from_output
@@ -120,9 +116,7 @@ def test_a_replay_reads_the_file_and_finds_what_is_shared(recording: Path) -> No
     assert shared.hit_tokens >= (len(trace) - 1) * SHARED
 
 
-def test_files_of_the_same_traffic_share_no_digest(
-    recording: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_files_share_no_digest(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(recorder.LARGEST_FILE, "4KiB")
     serve("manager")
     recorder.uninstall()
@@ -312,13 +306,10 @@ def test_an_error_of_the_recorder_never_reaches_the_engine(
 
     said: list[str] = []
     monkeypatch.setattr(recorder, name, fails)
-    monkeypatch.setattr(
-        recorder.logger, "warning", lambda text, *values: said.append(text % values)
-    )
+    monkeypatch.setattr(recorder.logger, "warning", lambda text, *them: said.append(text % them))
     assert len(serve("manager")) > 20
-    assert said == [
-        f"hybrid_blocks stops recording traffic: AttributeError: {name}; serving goes on"
-    ]
+    told = f"hybrid_blocks stops recording traffic: AttributeError: {name}; serving goes on"
+    assert said == [told]
     assert not recording.exists() or not recording.read_bytes()
 
 

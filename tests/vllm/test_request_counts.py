@@ -23,12 +23,7 @@ def pickled(request: Request) -> Request:
 
 
 def make_request(name: str = "a") -> Request:
-    return Request(
-        request_id=name,
-        prompt_token_ids=[1, 2, 3],
-        sampling_params=SamplingParams(max_tokens=8),
-        pooling_params=None,
-    )
+    return Request(name, [1, 2, 3], SamplingParams(max_tokens=8), None)
 
 
 @pytest.fixture
@@ -95,9 +90,7 @@ def test_what_was_never_set_is_no_attribute(after: Request) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-def test_a_copy_has_the_counts_of_its_time_and_goes_its_own_way(
-    after: Request, copied: type
-) -> None:
+def test_a_copy_has_the_counts_of_its_time_and_goes_its_way(after: Request, copied: type) -> None:
     after.num_computed_tokens, after.num_in_flight_tokens = 4, 2
     other = copied(after)
     after.num_computed_tokens = 9  # before any code reads the copy's

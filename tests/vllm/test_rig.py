@@ -145,9 +145,7 @@ def test_a_record_gathers_suites_and_levels(tmp_path: Path) -> None:
         assert levels[level]["core"]["not passed without the plugin either"] == {"failed": 1}
 
 
-def test_the_hub_cache_resolves_every_model_offline(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_hub_cache_resolves_all_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415
     from transformers import AutoConfig, AutoTokenizer  # noqa: PLC0415
 

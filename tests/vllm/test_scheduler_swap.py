@@ -107,9 +107,7 @@ def test_the_class_that_watches_one_call_for_the_coverage_stays() -> None:
     assert answer._watched(is_async=False).__bases__ == bases
 
 
-def test_an_engine_that_records_its_traffic_has_it_too(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_engine_that_records_has_it_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(variables.RECORD.name, str(tmp_path / "traffic.jsonl"))
     level._differences.cache_clear()
     try:
@@ -145,9 +143,7 @@ def test_a_derived_class_has_it_too_and_keeps_its_own_methods_in_front() -> None
         (variables.LEVEL.name, "off"),
     ],
 )
-def test_vllms_own_stay_where_the_environment_says_so(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_vllms_own_stay_if_asked(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     attach.register()
     assert vllms.Scheduler is one_call.VllmScheduler
@@ -223,9 +219,7 @@ class Queues(one_call.VllmScheduler):
         (one_call.VllmAsyncScheduler, None),
     ],
 )
-def test_what_one_call_would_skip_keeps_requests_one_by_one(
-    derived: type, part: str | None
-) -> None:
+def test_what_one_call_skips_keeps_requests_one_by_one(derived: type, part: str | None) -> None:
     attach.register()
     assert batching.foreign_reason(derived) == (part and f"vLLM's methods are replaced: {part}")
     if issubclass(derived, one_call.Scheduler):
@@ -244,9 +238,8 @@ def test_a_method_that_another_plugin_patched_keeps_requests_one_by_one(
 
     patch = functools.wraps(before)(patched) if is_wrapped else patched
     monkeypatch.setattr(owner, "_make_cached_request_data", patch, raising=False)
-    assert batching.foreign_reason(one_call.AsyncScheduler) == (
-        "vLLM's methods are replaced: Scheduler._make_cached_request_data"
-    )
+    told = "vLLM's methods are replaced: Scheduler._make_cached_request_data"
+    assert batching.foreign_reason(one_call.AsyncScheduler) == told
 
 
 def test_what_the_plugin_itself_replaces_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

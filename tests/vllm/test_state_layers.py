@@ -47,13 +47,8 @@ def with_states() -> Iterator[str]:
         if new.keys() == listed.keys():
             break
         listed, bases = new, {BASE, *new.values()}
-    derived_from = {
-        base.id
-        for defined in CLASSES.values()
-        for node in defined.values()
-        for base in node.bases
-        if isinstance(base, ast.Name)
-    }
+    nodes = [node for defined in CLASSES.values() for node in defined.values()]
+    derived_from = {it.id for node in nodes for it in node.bases if isinstance(it, ast.Name)}
     yield from (key for key, name in listed.items() if name not in derived_from)
 
 
@@ -74,9 +69,8 @@ def test_methods_have_the_arguments_that_the_table_names(row: Any) -> None:
     bodies = [(CLASSES[module][name].body, method) for method in row["methods"]]
     for function in row.get("on_cpu", ()):
         path, _, method = function.partition(":")
-        bodies.append(
-            (ast.parse((ROOT.parent / f"{path.replace('.', '/')}.py").read_text()).body, method)
-        )
+        source = ROOT.parent / f"{path.replace('.', '/')}.py"
+        bodies.append((ast.parse(source.read_text()).body, method))
     for body, method in bodies:
         (found,) = [one for one in body if isinstance(one, ast.FunctionDef) and one.name == method]
         names = [argument.arg for argument in found.args.args]
@@ -95,14 +89,10 @@ def test_rows_that_multiply_weights_say_so() -> None:
         module, _, name = row["class"].partition(":")
         if name not in CLASSES.get(module, {}):
             continue
-        methods = [
-            node
-            for node in CLASSES[module][name].body
-            if isinstance(node, ast.FunctionDef) and node.name in row["methods"]
-        ]
-        projects = any(
-            "out_proj(" in ast.unparse(node) or "dense(" in ast.unparse(node) for node in methods
-        )
+        functions = [it for it in CLASSES[module][name].body if isinstance(it, ast.FunctionDef)]
+        methods = [node for node in functions if node.name in row["methods"]]
+        texts = [ast.unparse(node) for node in methods]
+        projects = any("out_proj(" in text or "dense(" in text for text in texts)
         assert projects == row.get("projects", False), name
 
 

@@ -48,9 +48,7 @@ def listed() -> set[str]:
     parts = (SURFACE, SURFACE["forward"])
     names |= {name for part in parts for names in part["fields"].values() for name in names}
     names |= {name for part in parts for methods in part["callables"].values() for name in methods}
-    names |= {
-        name for part in SURFACE["only"].values() for found in part.values() for name in found
-    }
+    names |= {name for part in SURFACE["only"].values() for it in part.values() for name in it}
     return names | {name for module in SURFACE["names"].values() for name in module}
 
 
@@ -98,13 +96,9 @@ def test_every_member_of_vllm_that_a_class_overrides_is_listed(ours: type) -> No
     is_vllms = [cls.__module__.partition(".")[0] == "vllm" for cls in ours.__mro__]
     theirs = [cls for cls, so in zip(ours.__mro__, is_vllms, strict=True) if so]
     mine = [cls for cls, so in zip(ours.__mro__, is_vllms, strict=True) if not so]
-    overridden = {
-        name
-        for cls in theirs
-        for name in vars(cls)
-        for one in mine
-        if name in vars(one) and inspect.isfunction(vars(cls)[name]) and not name.startswith("__")
-    }
+    own = {name for one in mine for name in vars(one) if not name.startswith("__")}
+    functions = {it for cls in theirs for it in vars(cls) if inspect.isfunction(vars(cls)[it])}
+    overridden = functions & own
     assert overridden
     listed_there = {
         name

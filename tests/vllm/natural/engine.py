@@ -23,10 +23,7 @@ from vllm.model_executor.models import ModelRegistry
 from vllm.platforms.interface import Platform
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_kv_cache_capacity
-from vllm.v1.kv_cache_interface import (
-    KVCacheConfig,
-    KVCacheSpec,
-)
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 from vllm.v1.worker.gpu import attn_utils
 
 
@@ -95,10 +92,8 @@ class AttentionLayer(AttentionLayerBase):
 
 
 def _state_bytes(layer: StateLayer) -> int:
-    return sum(
-        prod(shape) * dtype.itemsize
-        for shape, dtype in zip(layer.shapes, layer.dtypes, strict=True)
-    )
+    pairs = zip(layer.shapes, layer.dtypes, strict=True)
+    return sum(prod(shape) * dtype.itemsize for shape, dtype in pairs)
 
 
 class Engine(plan_oracle.Oracle):
@@ -146,9 +141,8 @@ class Engine(plan_oracle.Oracle):
             {name: spec for name, spec in self.specs.items() if self.layer_of[name] in held}
             for held in stages(model, tuple(layers), deployment.pp, deployment.pp_partition)
         ]
-        self.groups, self.stage_configs = vllm_planning.plan(
-            self.config, by_stage, [memory_bytes] * deployment.pp
-        )
+        memory = [memory_bytes] * deployment.pp
+        self.groups, self.stage_configs = vllm_planning.plan(self.config, by_stage, memory)
         self.kv_cache_config: KVCacheConfig = self.stage_configs[0]
 
     @contextmanager
@@ -177,13 +171,9 @@ class Engine(plan_oracle.Oracle):
 
 def speculation(num_tokens: int) -> Any:
     """A drafter without layers of its own kind, as n-gram speculation."""
-    return SimpleNamespace(
-        num_speculative_tokens=num_tokens,
-        method="ngram",
-        use_eagle=lambda: False,
-        use_eagle_block_drop=lambda: False,
-        compute_hash=lambda: "",
-    )
+    absent = dict.fromkeys(("use_eagle", "use_eagle_block_drop"), lambda: False)
+    own = {"num_speculative_tokens": num_tokens, "method": "ngram", "compute_hash": lambda: ""}
+    return SimpleNamespace(**own, **absent)
 
 
 @contextmanager

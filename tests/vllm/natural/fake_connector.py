@@ -86,13 +86,8 @@ class FakeConnector(NothingToLoad):
         if not num_external_tokens:
             return
         last = self._reach[request.request_id, request.num_preemptions]
-        load = Load(
-            request.request_id,
-            list(request.prompt_token_ids),
-            tuple(list(ids) for ids in blocks.get_block_ids()),
-            last - num_external_tokens,
-            last,
-        )
+        prompt, ids = list(request.prompt_token_ids), tuple(map(list, blocks.get_block_ids()))
+        load = Load(request.request_id, prompt, ids, last - num_external_tokens, last)
         if self.plan.is_async:
             load.steps = self.plan.random.randrange(self.plan.most_steps)
             load.fails = self.plan.random.random() < self.plan.share_failing

@@ -26,15 +26,8 @@ class Served:
         """Add a request that generates ``outputs``."""
         self._outputs[id_] = outputs
         sampling = SamplingParams(max_tokens=len(outputs), ignore_eos=True)
-        self.scheduler.add_request(
-            Request(
-                request_id=id_,
-                prompt_token_ids=prompt,
-                sampling_params=sampling,
-                pooling_params=None,
-                block_hasher=self.hasher,
-            )
-        )
+        request = Request(id_, prompt, sampling, None, block_hasher=self.hasher)
+        self.scheduler.add_request(request)
 
     def is_known(self, id_: str) -> bool:
         """Whether a request waits or runs."""
@@ -47,14 +40,12 @@ class Served:
             self.num_hit_tokens.setdefault(new.req_id, new.num_computed_tokens)
         watch(scheduled)
         ids = list(scheduled.num_scheduled_tokens)
-        self.scheduler.update_from_output(
-            scheduled,
-            ModelRunnerOutput(
-                req_ids=ids,
-                req_id_to_index={id_: index for index, id_ in enumerate(ids)},
-                sampled_token_ids=[self._sampled(id_) for id_ in ids],
-            ),
+        places, sampled = (
+            {id_: at for at, id_ in enumerate(ids)},
+            [self._sampled(id_) for id_ in ids],
         )
+        output = ModelRunnerOutput(ids, places, sampled_token_ids=sampled)
+        self.scheduler.update_from_output(scheduled, output)
 
     def _sampled(self, id_: str) -> list[int]:
         request = self.scheduler.requests[id_]

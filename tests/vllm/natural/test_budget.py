@@ -64,28 +64,18 @@ def test_a_prompt_that_is_cut_starts_where_those_behind_it_lose_more(
 
 
 def scheduler_of() -> Any:
-    return scheduler_over(
-        MIXES["full-state-inside"].config(Level.NATURAL),
-        num_requests=8,
-        max_model_len=160,
-        max_num_batched_tokens=BUDGET,
-        hash_block_size=BLOCK,
-        scheduler_cls=Scheduler,
-    )
+    sizes: Any = {"num_requests": 8, "max_model_len": 160, "max_num_batched_tokens": BUDGET}
+    config = MIXES["full-state-inside"].config(Level.NATURAL)
+    return scheduler_over(config, hash_block_size=BLOCK, scheduler_cls=Scheduler, **sizes)
 
 
 def chunks_of(scheduler: Any, lengths: tuple[int, ...], base: int = 0) -> tuple[int, ...]:
     """Add prompts of these lengths and schedule a step; return their chunks."""
     names = [str(base + number) for number in range(len(lengths))]
     for name, length in zip(names, lengths, strict=True):
-        scheduler.add_request(
-            Request(
-                request_id=name,
-                prompt_token_ids=[100 * int(name) + at for at in range(length)],
-                sampling_params=SamplingParams(max_tokens=3, ignore_eos=True),
-                pooling_params=None,
-                block_hasher=make_hasher(BLOCK),
-            )
-        )
+        prompt = [100 * int(name) + at for at in range(length)]
+        sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+        request = Request(name, prompt, sampling, None, block_hasher=make_hasher(BLOCK))
+        scheduler.add_request(request)
     chunks = scheduler.schedule().num_scheduled_tokens
     return tuple(chunks.get(name, 0) for name in names)

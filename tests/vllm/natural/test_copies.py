@@ -83,18 +83,11 @@ def test_a_copy_moves_states_whole_and_touches_no_other_slab(
     slabs[:] = np.random.default_rng(seed).integers(0, 256, slabs.shape, np.uint8)
     before = slabs.copy()
     states = [layer for layer in arena.engine.layers.values() if isinstance(layer, StateLayer)]
-    expected = [
-        [part.view(torch.uint8)[source].clone() for part in layer.kv_cache]
-        for layer in states
-        for source, _ in copies
-    ]
+    caches = [[part.view(torch.uint8) for part in layer.kv_cache] for layer in states]
+    expected = [[part[source].clone() for part in it] for it in caches for source, _ in copies]
     views = arena.runner_kv_caches if order == "layers" else list(arena.views.values())
     copy_kv_cache_blocks_inplace(views, SLABS, [KVCacheBlockCopy(*copy) for copy in copies])
-    moved = [
-        [part.view(torch.uint8)[target] for part in layer.kv_cache]
-        for layer in states
-        for _, target in copies
-    ]
+    moved = [[part[target] for part in it] for it in caches for _, target in copies]
     for ours, theirs in zip(moved, expected, strict=True):
         assert all(map(torch.equal, ours, theirs))
     untouched = set(range(SLABS)) - {target for _, target in copies}
@@ -127,17 +120,11 @@ def attention_bytes(arena: Arena, slab: int) -> Any:
 
 @pytest.mark.parametrize("layout", ["LBNHC", "LBHNC"])
 @pytest.mark.parametrize("name", MODELS)
-def test_a_gpu_worker_that_is_told_a_slab_clears_its_attention_bytes(
-    name: str, layout: str
-) -> None:
+def test_a_gpu_worker_told_a_slab_clears_its_attention_bytes(name: str, layout: str) -> None:
     arena = arena_of(name, layout)
-    zeroer = KVBlockZeroer(
-        torch.device("cpu"),
-        [group for groups in arena.attention_groups for group in groups],
-        arena.kernel_block_sizes,
-        arena.engine.layers,
-        SLABS,
-    )
+    groups = [group for groups in arena.attention_groups for group in groups]
+    blocks, layers = arena.kernel_block_sizes, arena.engine.layers
+    zeroer = KVBlockZeroer(torch.device("cpu"), groups, blocks, layers, SLABS)
     assert zeroer._meta is not None
     addresses, strides, sizes, *_ = zeroer._meta
     base = next(iter(arena.views.values())).untyped_storage().data_ptr()

@@ -23,12 +23,7 @@ from installed import installed
 from oracle.engines import chunked, full, mamba, mla, sliding
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    MambaSpec,
-)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
 
 from .fake_worker import CorruptedError
 from .fake_worker_engine import SCHEDULERS, FakeEngine, make_engine

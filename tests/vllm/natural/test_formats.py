@@ -59,9 +59,7 @@ def test_an_engine_that_cannot_convert_says_why(path: str, value: Any, why: str)
     assert refusal.format_reason(engine.config, engine.specs, "int8") == why
 
 
-def test_workers_that_copy_by_vllms_own_function_are_given_no_format(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_workers_that_copy_as_vllm_are_given_no_format(monkeypatch: pytest.MonkeyPatch) -> None:
     differs = Grant(Level.NATURAL, ("copy_kv_cache_blocks_inplace has a new parameter",))
     monkeypatch.setattr(refusal, "worker_grant", lambda _: differs)
     engine = planned()

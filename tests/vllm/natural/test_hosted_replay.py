@@ -77,15 +77,10 @@ class ServedTrace:
             vllm_config.kv_transfer_config = transfer
 
         self.trace = trace
-        self.scheduler: Any = scheduler_over(
-            config,
-            num_requests=CONFIG.max_num_seqs,
-            max_model_len=int(trace.total_tokens.max()) + 1,
-            max_num_batched_tokens=CONFIG.max_num_batched_tokens,
-            hash_block_size=16,
-            scheduler_cls=Scheduler,
-            configure=configure,
-        )
+        sizes: Any = {"num_requests": CONFIG.max_num_seqs, "hash_block_size": 16}
+        sizes |= {"max_model_len": int(trace.total_tokens.max()) + 1, "scheduler_cls": Scheduler}
+        sizes["max_num_batched_tokens"] = CONFIG.max_num_batched_tokens
+        self.scheduler: Any = scheduler_over(config, configure=configure, **sizes)
         spec: Any = SimpleNamespace(replicated_layout=False)
         self.worker = OffloadingConnectorWorker(spec, self.scheduler.vllm_config, config)
         self.worker.worker = InstantWorker()
@@ -113,16 +108,9 @@ class ServedTrace:
         tokens = self.trace.token_ids(number).tolist()
         length = int(self.trace.prompt_tokens[number])
         self.outputs[str(number)] = tokens[length:]
-        self.scheduler.add_request(
-            Request(
-                request_id=str(number),
-                prompt_token_ids=tokens[:length],
-                sampling_params=SamplingParams(max_tokens=len(tokens) - length, ignore_eos=True),
-                pooling_params=None,
-                arrival_time=now,
-                block_hasher=make_hasher(16),
-            )
-        )
+        sampling = SamplingParams(max_tokens=len(tokens) - length, ignore_eos=True)
+        more: Any = {"arrival_time": now, "block_hasher": make_hasher(16)}
+        self.scheduler.add_request(Request(str(number), tokens[:length], sampling, None, **more))
 
     def _step(self, scheduled: SchedulerOutput) -> list[int]:
         """Compute a step; return the requests that ended."""
@@ -161,9 +149,8 @@ class ServedTrace:
 
 
 def cache_of(model: str, trace: Trace) -> Cache:
-    deployment = Deployment(
-        max_model_len=int(trace.total_tokens.max()) + 1, in_flight_batches=1, max_num_seqs=2
-    )
+    longest = int(trace.total_tokens.max()) + 1
+    deployment = Deployment(max_model_len=longest, in_flight_batches=1, max_num_seqs=2)
     return model_cache(model, DEVICES[model], deployment)
 
 
@@ -173,11 +160,8 @@ def served_hits(trace: Trace, model: str) -> int:
     with patch.dict(os.environ, {VARIABLE: Level.NATURAL}), installed(Level.NATURAL):
         config = Engine(load_model(model), cache.deployment, DEVICES[model]).scheduler_config()
         groups = config.kv_cache_groups
-        header = Header(
-            rank_bytes=[it.kv_cache_spec.page_size_bytes * len(it.layer_names) for it in groups],
-            layout={},
-            structures=[],
-        )
+        sizes = [it.kv_cache_spec.page_size_bytes * len(it.layer_names) for it in groups]
+        header = Header(rank_bytes=sizes, layout={}, structures=[])
         transfer = KVTransferConfig(
             kv_connector="HybridOffloadingConnector",
             kv_connector_module_path="hybrid_blocks.offload.connector",

@@ -88,9 +88,7 @@ LOADED = ["full-state-fine", "full-3-states", "full-state-fine-drafts", "full-sl
 @pytest.mark.parametrize("policy", ["fail", "recompute"])
 @pytest.mark.parametrize("is_async_load", [False, True], ids=["sync load", "async load"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_every_request_reads_what_was_loaded(
-    policy: str, is_async_load: bool, is_async: bool
-) -> None:
+def test_requests_read_what_was_loaded(policy: str, is_async_load: bool, is_async: bool) -> None:
     mix = MIXES[LOADED[is_async + 2 * is_async_load]]
     engine = live(mix, 5, 150, is_async_load=is_async_load, policy=policy, is_async=is_async)
     assert engine.scheduler.connector.num_loads > 20

@@ -19,14 +19,9 @@ def plan(config: VllmConfig) -> None:
 
 @pytest.mark.parametrize(
     ("level", "num_tokens"),
-    [
-        (Level.NATURAL, CAPACITY // NATURAL_BLOCK_SIZE * NATURAL_BLOCK_SIZE),
-        (Level.MANAGER, None),
-    ],
+    [(Level.NATURAL, CAPACITY // NATURAL_BLOCK_SIZE * NATURAL_BLOCK_SIZE), (Level.MANAGER, None)],
 )
-def test_blocks_times_their_tokens_are_the_capacity_over_slabs(
-    level: Level, num_tokens: int | None
-) -> None:
+def test_blocks_times_tokens_are_the_capacity(level: Level, num_tokens: int | None) -> None:
     """So readers of the ready message and of `vllm:cache_config_info` count tokens."""
     config = MIXES["full-state-fine"].config(level)
     with installed(level):

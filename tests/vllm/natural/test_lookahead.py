@@ -31,24 +31,14 @@ def drafter_of_several_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_a_prompt_ends_wherever_states_are_kept(interval: int | None, length: int) -> None:
     config: Any = MIXES["full-state-drafter"].config(Level.NATURAL)
     config = replace(config, checkpoint_interval=interval)
-    scheduler: Any = scheduler_over(
-        config,
-        num_requests=8,
-        max_model_len=160,
-        max_num_batched_tokens=203,
-        hash_block_size=BLOCK,
-        scheduler_cls=AsyncScheduler,
-        num_draft_tokens=NUM_DRAFTS,
-        draft_method="eagle",
-    )
+    sizes: Any = {"num_requests": 8, "max_model_len": 160, "max_num_batched_tokens": 203}
+    drafts: Any = {"num_draft_tokens": NUM_DRAFTS, "draft_method": "eagle"}
+    sizes |= {"hash_block_size": BLOCK, "scheduler_cls": AsyncScheduler}
+    scheduler: Any = scheduler_over(config, **sizes, **drafts)
     assert scheduler.num_prefill_lookahead == NUM_DRAFTS
-    request = Request(
-        request_id="request",
-        prompt_token_ids=list(range(length)),
-        sampling_params=SamplingParams(max_tokens=3, ignore_eos=True),
-        pooling_params=None,
-        block_hasher=make_hasher(BLOCK, scheduler.num_hash_lookahead_tokens),
-    )
+    sampling = SamplingParams(max_tokens=3, ignore_eos=True)
+    hasher = make_hasher(BLOCK, scheduler.num_hash_lookahead_tokens)
+    request = Request("request", list(range(length)), sampling, None, block_hasher=hasher)
     scheduler.add_request(request)
     while request.num_computed_tokens < length:
         assert scheduler.schedule().num_scheduled_tokens.get("request", 0) > 0

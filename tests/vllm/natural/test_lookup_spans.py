@@ -56,9 +56,7 @@ def test_each_traced_admission_has_a_span(exporter: InMemorySpanExporter) -> Non
     assert {f"{span.parent.span_id:016x}" for span in spans} == {"b7ad6b7169203331"}
 
 
-def test_the_span_says_how_far_attention_reached_past_the_last_checkpoint(
-    exporter: InMemorySpanExporter,
-) -> None:
+def test_the_span_says_how_far_attention_went_beyond(exporter: InMemorySpanExporter) -> None:
     engine = engine_of(20)
     serve(engine, None)
     leaves = 5 * 16

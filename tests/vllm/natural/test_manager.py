@@ -68,17 +68,10 @@ def engine_of(
         config.scheduler_config.long_prefill_token_threshold = chunk
 
     config = Groups.HYBRID.natural_config(num_slabs, MAX_LEN)
-    engine: HybridEngine = make_engine(
-        replace(config, checkpoint_interval=interval, prefill_checkpoint_alignment=alignment),
-        Random(0),
-        HybridEngine,
-        num_requests=16,
-        max_model_len=MAX_LEN,
-        max_num_batched_tokens=256,
-        hash_block_size=16,
-        scheduler_cls=cls,
-        configure=configure,
-    )
+    sizes: Any = {"num_requests": 16, "max_model_len": MAX_LEN, "max_num_batched_tokens": 256}
+    sizes |= {"hash_block_size": 16, "scheduler_cls": cls, "configure": configure}
+    config = replace(config, checkpoint_interval=interval, prefill_checkpoint_alignment=alignment)
+    engine: HybridEngine = make_engine(config, Random(0), HybridEngine, **sizes)
     return engine
 
 
@@ -194,10 +187,7 @@ def test_figures_say_where_slabs_and_states_are() -> None:
     engine.add(list(range(300)), 200)
     for _ in range(120):
         engine.step()
-    samples = {
-        (sample.family, *sample.labels.values()): sample.value
-        for sample in engine.manager._samples()
-    }
+    samples = {(it.family, *it.labels.values()): it.value for it in engine.manager._samples()}
     slabs = {key[1]: value for key, value in samples.items() if key[0] == "hybrid_blocks_slabs"}
     assert sum(slabs.values()) == 39
     assert slabs.keys() == {"attention", "states", "free"}
@@ -210,19 +200,13 @@ def test_figures_say_where_slabs_and_states_are() -> None:
 
 @pytest.mark.parametrize("groups", [Groups.FULL, Groups.SWA])
 def test_attention_alone_is_laid_out_in_slabs_too(groups: Groups) -> None:
-    scheduler: Any = make_scheduler(
-        groups, num_requests=4, num_blocks=400, max_model_len=MAX_LEN, is_natural=True
-    )
+    sizes: Any = {"num_requests": 4, "num_blocks": 400, "max_model_len": MAX_LEN}
+    scheduler: Any = make_scheduler(groups, is_natural=True, **sizes)
     hasher = make_hasher()
     hits = []
     for number in range(3):
-        request = Request(
-            request_id=str(number),
-            prompt_token_ids=list(range(100)),
-            sampling_params=SamplingParams(max_tokens=1),
-            pooling_params=None,
-            block_hasher=hasher,
-        )
+        sampling = SamplingParams(max_tokens=1)
+        request = Request(str(number), list(range(100)), sampling, None, block_hasher=hasher)
         scheduler.add_request(request)
         (new,) = scheduler.schedule().scheduled_new_reqs
         hits.append(new.num_computed_tokens)
@@ -238,13 +222,8 @@ def test_drafts_get_slots_of_their_own_and_no_copy_follows_them() -> None:
         group.kv_cache_spec = replace(spec, num_speculative_blocks=2)
     manager: Any = KVCacheManager(config, MAX_LEN, 704, 16, max_in_flight_tokens=256)
     prompt = list(range(500))
-    request = Request(
-        request_id="drafts",
-        prompt_token_ids=prompt,
-        sampling_params=SamplingParams(max_tokens=300),
-        pooling_params=None,
-        block_hasher=make_hasher(),
-    )
+    sampling = SamplingParams(max_tokens=300)
+    request = Request("drafts", prompt, sampling, None, block_hasher=make_hasher())
     blocks, num_hit, _ = manager.get_computed_blocks(request)
     assert num_hit == 0
     first = manager.next_boundary(request, 0, 500)
@@ -306,9 +285,7 @@ def test_a_session_goes_on_from_what_its_own_tokens_wrote(
 
 
 @pytest.mark.parametrize("mode", ["all", "usable"])
-def test_a_hit_is_reported_to_those_who_ask_for_all_of_it(
-    mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hit_is_reported_to_those_who_ask(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(EVENTS, mode)
     engine = engine_of(40, events=True)
     prompt = list(range(100))
@@ -397,14 +374,9 @@ def test_without_a_prefix_cache_no_checkpoints_are_placed() -> None:
         if isinstance(spec, MambaSpec):
             spec = replace(spec, mamba_cache_mode="none")
         groups.append(replace(group, kv_cache_spec=spec))
-    scheduler: Any = scheduler_over(
-        replace(config, kv_cache_groups=groups),
-        num_requests=4,
-        max_model_len=MAX_LEN,
-        max_num_batched_tokens=256,
-        hash_block_size=16,
-        enable_caching=False,
-    )
+    config = replace(config, kv_cache_groups=groups)
+    sizes: Any = {"num_requests": 4, "max_model_len": MAX_LEN, "max_num_batched_tokens": 256}
+    scheduler: Any = scheduler_over(config, hash_block_size=16, enable_caching=False, **sizes)
     manager = scheduler.kv_cache_manager
     assert manager.has_states
     assert manager._geometry().checkpoints is None

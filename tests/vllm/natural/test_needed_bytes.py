@@ -33,9 +33,8 @@ def test_one_request_needs_the_slabs_of_its_blocks_counted_one_by_one(
 ) -> None:
     layers = tuple(Layer(depth, cache) for depth, cache in enumerate(kept))  # type: ignore[arg-type]
     model = Model(name="made", model_type="made", num_layers=len(layers), layers=layers)
-    deployment = Deployment(
-        max_model_len=length, max_num_batched_tokens=batch, num_speculative_tokens=drafts
-    )
+    steps: Any = {"max_num_batched_tokens": batch, "num_speculative_tokens": drafts}
+    deployment = Deployment(max_model_len=length, **steps)
     with installed():
         engine = Engine(model, deployment, 2**31)
     config: Any = engine.kv_cache_config
@@ -57,8 +56,7 @@ def _slabs(config: Any, length: int, batch: int, drafts: int, starts: range) -> 
             held = 1 + drafts
         elif "sliding" in name:
             held = max(
-                ceil(min(start + batch, length) / size) - max(0, start - 99) // size
-                for start in starts
+                ceil(min(it + batch, length) / size) - max(0, it - 99) // size for it in starts
             )
         else:
             held = ceil(length / size)
@@ -68,9 +66,7 @@ def _slabs(config: Any, length: int, batch: int, drafts: int, starts: range) -> 
 
 @settings(max_examples=examples(15))
 @given(models, st.integers(2, 400), st.integers(16, 5000))
-def test_what_vllm_starts_with_fits_and_one_slab_less_does_not_start(
-    kept: list[object], spare: int, length: int
-) -> None:
+def test_one_slab_less_does_not_start(kept: list[object], spare: int, length: int) -> None:
     """vLLM's own check, on this configuration's bytes: beside the null slab, one request fits."""
     layers = tuple(Layer(depth, cache) for depth, cache in enumerate(kept))  # type: ignore[arg-type]
     model = Model(name="made", model_type="made", num_layers=len(layers), layers=layers)

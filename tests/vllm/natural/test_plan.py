@@ -41,9 +41,8 @@ SERVED = [name for name in entries() if load_model(name).index is None]
 @pytest.mark.parametrize("name", SERVED)
 def test_an_engine_cuts_the_slabs_of_the_plan(name: str, speculative: int) -> None:
     model = load_model(name)
-    deployment = Deployment(
-        max_model_len=16_384, num_speculative_tokens=speculative, in_flight_batches=1
-    )
+    sizes: Any = {"max_model_len": 16_384, "num_speculative_tokens": speculative}
+    deployment = Deployment(in_flight_batches=1, **sizes)
     check_plan(model, deployment, "full")
 
 
@@ -78,16 +77,14 @@ def test_stages_of_other_sizes_are_planned_as_vllm_deals_their_layers(
     name: str, partition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, pp = load_model(name), len(partition)
-    deployment = Deployment(
-        max_model_len=16_384, pp=pp, pp_partition=partition, in_flight_batches=pp
-    )
+    cut: Any = {"pp": pp, "pp_partition": partition}
+    deployment = Deployment(max_model_len=16_384, in_flight_batches=pp, **cut)
     monkeypatch.setenv("VLLM_PP_LAYER_PARTITION", ",".join(map(str, partition)))
     dealt = [get_pp_indices(model.num_layers, stage, pp) for stage in range(pp)]
     held = stages(model, model.layers, pp, partition)
-    assert [{layer.depth for layer in stage} for stage in held] == [
-        {layer.depth for layer in model.layers if start <= layer.depth < end}
-        for start, end in dealt
-    ]
+    depths = {layer.depth for layer in model.layers}
+    dealt_depths = [{it for it in depths if start <= it < end} for start, end in dealt]
+    assert [{layer.depth for layer in stage} for stage in held] == dealt_depths
     check_plan(model, deployment, "full")
     even = msgspec.structs.replace(deployment, pp_partition=None)
     assert plan_natural(model, MEMORY, deployment) != plan_natural(model, MEMORY, even)
@@ -101,8 +98,7 @@ def test_ranks_that_share_out_blocks_hold_more_tokens(name: str) -> None:
     config = shared.kv_cache_config
     assert isinstance(config, NaturalKVCacheConfig)
     hash_blocks = [
-        resolve_kv_cache_block_sizes(one.scheduler_config(), one.config)[1]
-        for one in (alone, shared)
+        resolve_kv_cache_block_sizes(it.scheduler_config(), it.config)[1] for it in (alone, shared)
     ]
     assert hash_blocks[1] == 4 * hash_blocks[0]
     held = shared.capacity()[0] / alone.capacity()[0]
@@ -176,9 +172,7 @@ def test_an_engine_cuts_slabs_for_checkpoints_of_the_plans_format(
         *("Kimi-K3", "Kimi-Linear-48B-A3B", "LFM2-1.2B", "Gemma-3-27B"),
     ],
 )
-def test_what_is_said_of_vllms_own_plan_is_what_the_planner_says(
-    name: str, options: dict[str, Any]
-) -> None:
+def test_vllms_own_plan_is_what_the_planner_says(name: str, options: dict[str, Any]) -> None:
     model = load_model(name)
     deployment = Deployment(max_model_len=16_384, in_flight_batches=1, release=RELEASE, **options)
     engine = Engine(model, deployment, MEMORY, cache_config__user_specified_block_size=True)

@@ -78,9 +78,7 @@ def test_an_engine_that_cannot_says_why(
     assert REASONS[key].sentence.partition("{")[0] in line
 
 
-def test_a_forward_is_left_whole_where_the_environment_asks_for_that(
-    told: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forward_is_left_whole_if_asked(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(level.FORWARD, "whole")
     assert spec_of(MambaMixer2, monkeypatch) == STATE
     assert alignment(config(), {"b": MARKED}, "full") is None
@@ -149,9 +147,7 @@ def test_adapters_and_drafts_change_nothing_for_layers_that_take_them(
     assert alignment(config(**changes), {"b": MARKED}, "full") == ANY_POSITION
 
 
-def test_a_release_without_the_hooks_keeps_its_forward(
-    monkeypatch: pytest.MonkeyPatch, told: list[str]
-) -> None:
+def test_without_hooks_a_forward_stays(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> None:
     gone = level.Grant(level.Level.NATURAL, ("AttentionGroup.build_metadata is gone",))
     monkeypatch.setattr(prefill_checkpoints, "forward_grant", lambda: gone)
     assert spec_of(MambaMixer2, monkeypatch) == STATE
@@ -160,9 +156,7 @@ def test_a_release_without_the_hooks_keeps_its_forward(
 
 
 @pytest.mark.parametrize("number", [None, 1])
-def test_the_configuration_carries_the_number_and_vllms_code_sees_no_checkpoints(
-    number: int | None,
-) -> None:
+def test_the_configuration_has_the_number_and_vllm_sees_no_checkpoints(number: int | None) -> None:
     stock = replace(MARKED, num_prefill_checkpoint_blocks=1, prefill_checkpoint_alignment=64)
     groups = make_groups({"a": full(16), "b": stock}, prefill_checkpoint_alignment=number)
     states = next(group.kv_cache_spec for group in groups if group.layer_names == ["b"])

@@ -42,11 +42,7 @@ class Fault:
     def held(self, group: int, besides: str) -> list[int]:
         """Return blocks that running requests read."""
         return [
-            block
-            for id_, table in self.tables.items()
-            if id_ != besides
-            for block in table[group]
-            if block
+            it for id_, table in self.tables.items() if id_ != besides for it in table[group] if it
         ]
 
 
@@ -222,9 +218,7 @@ def test_a_wrong_prefill_checkpoint_is_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("level", [Level.MANAGER, Level.NATURAL])
-def test_the_cores_books_are_compared_now_and_then(
-    level: Level, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cores_books_are_compared(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that the core calls free while a request reads it is an error of the books."""
 
     def broken(*_: Any) -> None:
@@ -237,9 +231,7 @@ def test_the_cores_books_are_compared_now_and_then(
         live(MIXES["full-state"], level, 5, 200, is_async=True)
 
 
-def test_the_check_is_attached_where_the_environment_asks_for_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_check_is_attached_if_the_environment_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Scheduler.__init__
     assert not is_checked()
     with installed():

@@ -63,12 +63,12 @@ def read_of(prompt: list[int]) -> dict[str, Any]:
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
-        "remote_block_ids": [attention, [1], [2], [3]],
         "remote_engine_id": OTHER,
-        "remote_request_id": f"{OTHER}'s request",
         "remote_host": "localhost",
         "remote_port": 1,
         "tp_size": 1,
+        "remote_block_ids": [attention, [1], [2], [3]],
+        "remote_request_id": f"{OTHER}'s request",
     }
 
 
@@ -208,17 +208,9 @@ def pulling(
 
     random = Random(1)
     with installed(Level.NATURAL):
-        engine = make_engine(
-            config,
-            random,
-            PullEngine,
-            PullWorker,
-            num_requests=4,
-            max_model_len=max_model_len,
-            hash_block_size=16,
-            scheduler_cls=Scheduler,
-            configure=attach,
-        )
+        sizes: Any = {"num_requests": 4, "max_model_len": max_model_len, "hash_block_size": 16}
+        sizes |= {"scheduler_cls": Scheduler, "configure": attach}
+        engine = make_engine(config, random, PullEngine, PullWorker, **sizes)
         engine.worker.scheduler = engine.scheduler
         engine.worker.host = Host(random)
         yield engine
@@ -240,9 +232,7 @@ def test_a_prompt_of_another_engine_is_read_and_not_computed(weights: list[float
 
 
 @LISTS
-def test_a_read_that_fails_half_way_is_computed_where_the_policy_says_so(
-    weights: list[float] | None,
-) -> None:
+def test_a_read_that_fails_half_way_is_computed_by_policy(weights: list[float] | None) -> None:
     with pulling(weights=weights, policy="recompute") as engine:
         free = engine.num_free
         engine.worker.is_failing = True
@@ -259,9 +249,7 @@ def test_a_read_that_fails_half_way_is_computed_where_the_policy_says_so(
 
 
 @LISTS
-def test_a_read_that_fails_half_way_ends_its_request_and_leaves_no_key(
-    weights: list[float] | None,
-) -> None:
+def test_a_read_that_fails_half_way_ends_its_request_alone(weights: list[float] | None) -> None:
     with pulling(weights=weights) as engine:
         free = engine.num_free
         engine.worker.is_failing = True
@@ -312,9 +300,7 @@ def test_a_read_that_does_not_end_in_time_writes_to_no_other_request(
 
 
 @LISTS
-def test_blocks_of_a_read_that_its_client_gave_up_are_kept_until_it_ends(
-    weights: list[float] | None,
-) -> None:
+def test_blocks_of_a_read_that_is_given_up_stay_until_it_ends(weights: list[float] | None) -> None:
     with pulling(weights=weights) as engine:
         free = engine.num_free
         engine.worker.read_steps = 5
@@ -400,9 +386,7 @@ TRANSFERS = (
 
 def checks_of(reader: PullEngine, other: PullEngine) -> Any:
     """Return the checks of an engine's worker once it knows another engine of the same groups."""
-    blocks, others = (
-        engine.scheduler.kv_cache_manager.kv_cache_config for engine in (reader, other)
-    )
+    blocks, others = (it.scheduler.kv_cache_manager.kv_cache_config for it in (reader, other))
     worker: Any = SlabNixlWorker.__new__(SlabNixlWorker)
     groups = range(len(blocks.kv_cache_groups))
     sizes = [others.num_blocks * others.blocks_per_slab_of(group) for group in groups]
@@ -417,9 +401,7 @@ def checks_of(reader: PullEngine, other: PullEngine) -> Any:
 @pytest.mark.parametrize(
     ("groups", "longest"), [(Groups.HYBRID, 640), (Groups.SWA, 2000), (Groups.FULL, 640)]
 )
-def test_an_engine_names_as_many_blocks_as_another_one_takes_for_a_prompt(
-    groups: Groups, longest: int
-) -> None:
+def test_an_engine_names_as_many_blocks_as_the_other_takes(groups: Groups, longest: int) -> None:
     random = Random(3)
     families = [[random.randrange(97) for _ in range(longest)] for _ in range(3)]
     slabs = (2_000, 1_800) if groups is Groups.SWA else (200, 150)
@@ -492,10 +474,7 @@ def test_blocks_that_the_other_engine_cannot_mean_are_not_read(
         engine.worker.checks = checks_of(engine, engine)
         request = engine.ask(PROMPT, 4, read_of(PROMPT) | {"remote_block_ids": ids})
         engine.finish()
-        assert request.status is (
-            RequestStatus.FINISHED_ERROR
-            if policy == "fail"
-            else RequestStatus.FINISHED_LENGTH_CAPPED
-        )
+        capped, failed = RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_ERROR
+        assert request.status is (failed if policy == "fail" else capped)
         (refusal,) = engine.worker.refusals
         assert refusal.startswith(why)

@@ -19,12 +19,7 @@ from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
-from vllm.v1.kv_cache_interface import (
-    FullAttentionSpec,
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    MambaSpec,
-)
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from natural.engine import Backend, Engine, installed
@@ -154,11 +149,8 @@ def test_caches_of_two_number_formats_are_refused(caches: tuple[Any, ...]) -> No
     other = replace(spec, dtype=torch.float8_e4m3fn)
     said = refusal.reason(engine.config, engine.specs | {last: other})
     assert said == "attention caches of 2 number formats"
-    attention = [
-        KVCacheGroupSpec([name], one)
-        for name, one in engine.specs.items()
-        if not isinstance(one, MambaSpec)
-    ]
+    own = {name: one for name, one in engine.specs.items() if not isinstance(one, MambaSpec)}
+    attention = [KVCacheGroupSpec([name], one) for name, one in own.items()]
     assert not KVCacheConfig(2, [], attention).needs_kv_cache_zeroing
     attention.append(KVCacheGroupSpec([last], other))
     assert KVCacheConfig(2, [], attention).needs_kv_cache_zeroing
@@ -181,9 +173,7 @@ def test_vllms_first_cpu_runner_zeroes_one_kind_of_full_attention_and_no_windows
     assert why_refused(FULL, other) is None
 
 
-def test_more_requests_than_slabs_are_warned_of_with_the_number(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_requests_than_slabs_are_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     class Notes(logging.Handler):
         records: list[str] = []  # noqa: RUF012 - one handler, one test
 
@@ -198,10 +188,7 @@ def test_more_requests_than_slabs_are_warned_of_with_the_number(
         said_once.cache_clear()
     with patch.object(logged_capacity.logger, "handlers", [heard]):
         engine = Engine(
-            load_model("Nemotron-H-47B"),
-            DEPLOYMENT,
-            MEMORY,
-            scheduler_config__max_num_seqs=1024,
+            load_model("Nemotron-H-47B"), DEPLOYMENT, MEMORY, scheduler_config__max_num_seqs=1024
         )
         engine.capacity()
     said = " ".join(heard.records)

@@ -109,12 +109,9 @@ class Recorder(RustManager):
 
 def replayed(case: Case) -> Run:
     trace = case.trace()
-    config = EngineConfig(
-        max_num_seqs=case.at_once,
-        max_num_batched_tokens=case.budget,
-        watermark=0.0,
-        prefill_checkpoint_alignment=case.alignment,
-    )
+    limits: Any = {"max_num_seqs": case.at_once, "max_num_batched_tokens": case.budget}
+    limits |= {"watermark": 0.0, "prefill_checkpoint_alignment": case.alignment}
+    config = EngineConfig(**limits)
     cache = model_cache(case.model, int(case.gib * GIB), case.deployment(trace))
     recorder = make_rust(cache, config, RustOptions(), Recorder)
     run = Run(recorder.steps)

@@ -92,9 +92,7 @@ def served(name: str, seed: int) -> Served:
 
 
 @pytest.mark.parametrize("name", ["full-state", "full-3-states"])
-def test_sessions_find_more_where_the_router_counts_usable_events(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sessions_find_more_by_usable_events(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, list[Served]] = {}
     for events in ("usable", "all"):
         monkeypatch.setenv(EVENTS, events)

@@ -49,9 +49,8 @@ def test_more_requests_run_than_in_stock_vllm_and_more_of_their_memory_is_live()
     builder = TraceBuilder("equal")
     for _ in range(40):
         builder.add([builder.fresh(1000)], arrival=0, prompt_tokens=900, output_tokens=100)
-    rows: dict[Side, Any] = {
-        side: _served_running.measure(side, case, plan, builder.build()) for side in Side
-    }
+    trace, measure = builder.build(), _served_running.measure
+    rows: dict[Side, Any] = {side: measure(side, case, plan, trace) for side in Side}
     assert rows[Side.NATURAL]["running"] > rows[Side.STOCK]["running"]
     assert 0.9 < rows[Side.NATURAL]["live_over_reserved"] <= 1
     assert rows[Side.STOCK]["live_over_reserved"] < rows[Side.NATURAL]["live_over_reserved"]
@@ -86,9 +85,7 @@ def test_where_requests_fill_the_memory_they_leave_each_other_room_for_checkpoin
 @pytest.mark.parametrize(
     ("model", "workload"), [("Qwen3.5-27B", "tools"), ("Nemotron-H-8B", "agents")]
 )
-def test_vllm_finds_as_much_at_level_manager_and_in_the_replay_with_each_setting(
-    model: str, workload: str
-) -> None:
+def test_vllm_finds_as_much_in_the_replay_with_each_setting(model: str, workload: str) -> None:
     trace = generate_workload(workload, num_requests=50)
     alone = np.full_like(trace.follows, -1)
     trace = replace(trace, arrival=np.zeros_like(trace.arrival), follows=alone)
@@ -101,9 +98,8 @@ def test_vllm_finds_as_much_at_level_manager_and_in_the_replay_with_each_setting
         stock = _served_hits.measure(Side.STOCK, setting, trace)
         assert _served_hits.measure(Side.STOCK, replace(setting, fast=True), trace) == stock
         options = VllmOptions(retention=setting.retention, match_unit=setting.match_unit)
-        replayed, _ = run_replay(
-            trace, manager_name=ManagerName.VLLM, cache=cache, config=config, vllm=options
-        )
+        asked: Any = {"cache": cache, "config": config, "vllm": options}
+        replayed, _ = run_replay(trace, manager_name=ManagerName.VLLM, **asked)
         assert replayed.hit_tokens == stock["hit_tokens"]
         assert replayed.steps == stock["steps"]
         found.add(stock["hit_tokens"])

@@ -22,26 +22,13 @@ BLOCK = 16
 def engine_over(cls: type[Scheduler], num_slabs: int, cuts: tuple[int, int]) -> FakeEngine:
     """Return an engine over two pools of attention."""
     heads: dict[str, Any] = {"num_kv_heads": 1, "head_size": 64, "dtype": torch.bfloat16}
-    specs: list[KVCacheSpec] = [
-        FullAttentionSpec(block_size=BLOCK, **heads),
-        SlidingWindowSpec(block_size=BLOCK, sliding_window=2 * BLOCK, **heads),
-    ]
-    config = NaturalKVCacheConfig(
-        num_blocks=num_slabs,
-        kv_cache_tensors=[],
-        kv_cache_groups=profiled._groups(specs),
-        pools=(0, 1),
-        blocks_per_slab=cuts,
-    )
-    engine: FakeEngine = make_engine(
-        config,
-        Random(0),
-        num_requests=16,
-        max_model_len=512,
-        max_num_batched_tokens=256,
-        hash_block_size=BLOCK,
-        scheduler_cls=cls,
-    )
+    window = SlidingWindowSpec(block_size=BLOCK, sliding_window=2 * BLOCK, **heads)
+    specs: list[KVCacheSpec] = [FullAttentionSpec(block_size=BLOCK, **heads), window]
+    groups = profiled._groups(specs)
+    config = NaturalKVCacheConfig(num_slabs, [], groups, pools=(0, 1), blocks_per_slab=cuts)
+    sizes: Any = {"num_requests": 16, "max_model_len": 512, "max_num_batched_tokens": 256}
+    sizes |= {"hash_block_size": BLOCK, "scheduler_cls": cls}
+    engine: FakeEngine = make_engine(config, Random(0), **sizes)
     return engine
 
 

@@ -19,13 +19,7 @@ from .fake_connector import LoadingEngine
 from .fake_host import Host, HostWorker
 from .fake_worker import CorruptedError
 from .fake_worker_engine import SCHEDULERS, make_engine
-from .test_fake_worker import (
-    MAX_MODEL_LEN,
-    MAX_NUM_REQUESTS,
-    MIXES,
-    NATURAL_BLOCK_SIZE,
-    Mix,
-)
+from .test_fake_worker import MAX_MODEL_LEN, MAX_NUM_REQUESTS, MIXES, NATURAL_BLOCK_SIZE, Mix
 
 NUM_STEPS = int(os.environ.get("HYBRID_BLOCKS_ORACLE_STEPS", "100000"))
 
@@ -65,31 +59,26 @@ def offloading(
     """Start an engine with host memory."""
     random = Random(seed)
     with installed(Level.NATURAL):
+        sizes: Any = {"max_model_len": MAX_MODEL_LEN, "hash_block_size": NATURAL_BLOCK_SIZE}
+        drafts: Any = {"num_drafts": mix.num_drafts}
+        drafts["draft_method"] = "ngram" if mix.drafter is None else "eagle"
         engine = make_engine(
             mix.config(Level.NATURAL),
             random,
             HostEngine,
             worker_cls,
-            max_model_len=MAX_MODEL_LEN,
-            hash_block_size=NATURAL_BLOCK_SIZE,
             scheduler_cls=SCHEDULERS[is_one_call][is_async],
-            num_drafts=mix.num_drafts,
-            draft_method="ngram" if mix.drafter is None else "eagle",
             configure=lambda vllm: attach(vllm, host_chunks),
+            **sizes,
+            **drafts,
         )
         engine.worker.host = Host(random)
         yield engine
 
 
 OFFLOADED = [
-    "full",
-    "full-sliding",
-    "full-state-fine",
-    "full-3-states",
-    "full-state-fine-drafts",
-    "full-state-drafter",
-    "full-sliding-drafter",
-    "mla-states-drafter",
+    *("full", "full-sliding", "full-state-fine", "full-3-states", "full-state-fine-drafts"),
+    *("full-state-drafter", "full-sliding-drafter", "mla-states-drafter"),
 ]
 
 
@@ -121,9 +110,7 @@ def test_every_request_reads_what_came_back(mix: str, is_async: bool, attach: An
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_states_that_were_kept_inside_chunks_come_back(
-    is_async: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_states_kept_inside_chunks_return(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CHECKPOINTS, "learned/every=12")
     engine = live(MIXES["full-state-inside"], 3, 200, is_async=is_async)
     assert engine.worker.num_checkpoints > 10
@@ -132,9 +119,7 @@ def test_states_that_were_kept_inside_chunks_come_back(
 
 
 @pytest.mark.parametrize("is_preempted", [False, True])
-def test_a_lazy_store_waits_for_the_end_of_its_request_or_its_preemption(
-    is_preempted: bool,
-) -> None:
+def test_a_lazy_store_waits_for_its_request_to_end_or_be_preempted(is_preempted: bool) -> None:
     with offloading(MIXES["full"], 1, attach=LAZY) as engine:
         request = engine.add([(at * 7) % 97 for at in range(90)], 12)
         while request.num_output_tokens < (4 if is_preempted else 11):
@@ -187,9 +172,7 @@ def test_a_host_that_is_too_small_loses_hits_alone() -> None:
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("host_chunks", [40, 4_000])
 @pytest.mark.parametrize("mix", OFFLOADED)
-def test_long_lives_read_what_came_back(
-    mix: str, host_chunks: int, is_async: bool, is_one_call: bool
-) -> None:
+def test_long_lives_read_all(mix: str, host_chunks: int, is_async: bool, is_one_call: bool) -> None:
     options = {"host_chunks": host_chunks, "is_async": is_async, "is_one_call": is_one_call}
     live(MIXES[mix], 7, NUM_STEPS // (8 * len(OFFLOADED)), **options)
 
@@ -217,9 +200,7 @@ def hits_of_next_turn(mix: Mix, **options: Any) -> tuple[int, int]:
 
 @STORES
 @pytest.mark.parametrize("mix", ["full-state-fine", "full-3-states"])
-def test_the_next_turn_finds_in_host_memory_what_a_large_device_would_hold(
-    mix: str, attach: Any
-) -> None:
+def test_the_next_turn_finds_in_host_memory_what_a_device_would_hold(mix: str, attach: Any) -> None:
     hit, num_loaded = hits_of_next_turn(MIXES[mix], attach=attach)
     assert num_loaded > 0
     on_device, not_loaded = hits_of_next_turn(replace(MIXES[mix], num_blocks=2_000))

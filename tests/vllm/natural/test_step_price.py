@@ -17,10 +17,9 @@ NAMES = {"NVIDIA H100 80GB HBM3": ("H100-80GB", 79), "NVIDIA B200": ("B200", 178
 def config(fields: dict[str, Any] | None, name: str, tp: int = 1) -> Any:
     """The part of vLLM's configuration that the price reads."""
     read = None if fields is None else SimpleNamespace(to_dict=lambda: fields)
-    return SimpleNamespace(
-        model_config=SimpleNamespace(model=name, hf_config=read),
-        parallel_config=SimpleNamespace(tensor_parallel_size=tp),
-    )
+    model, parallel = SimpleNamespace(model=name, hf_config=read), SimpleNamespace()
+    parallel.tensor_parallel_size = tp
+    return SimpleNamespace(model_config=model, parallel_config=parallel)
 
 
 def on_card(monkeypatch: pytest.MonkeyPatch, name: str, gib: int) -> None:
@@ -64,9 +63,7 @@ def test_without_a_known_card_or_model_there_is_no_price(monkeypatch: pytest.Mon
         ("learned/step_tokens=9", 266, "learned/step_tokens=9"),
     ],
 )
-def test_a_placement_that_names_no_price_gets_the_engines(
-    asked: str, tokens: int | None, placed: str
-) -> None:
+def test_a_placement_without_a_price_gets_one(asked: str, tokens: int | None, placed: str) -> None:
     manager: Any = SimpleNamespace(
         _checkpoints=asked, kv_cache_config=SimpleNamespace(step_tokens=tokens)
     )

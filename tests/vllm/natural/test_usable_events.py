@@ -1,6 +1,7 @@
 """An index of usable events counts for each prompt what the manager would find."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import takewhile
 from random import Random
 from types import SimpleNamespace
@@ -33,15 +34,10 @@ group_metadata = EngineCore.get_kv_cache_group_metadata
 
 def stored(*hashes: bytes, after: bytes | None = None, group: int = 0, **more: Any) -> BlockStored:
     fields: dict[str, Any] = {"lora_id": None, "medium": "GPU", "lora_name": None}
-    return BlockStored(
-        block_hashes=list(hashes),
-        parent_block_hash=after,
-        token_ids=[one for key in hashes for one in key[:1] * 4],
-        block_size=4,
-        extra_keys=[(key.decode(),) for key in hashes],
-        group_idx=group,
-        **fields | more,
-    )
+    parts: Any = {"block_hashes": list(hashes), "parent_block_hash": after, "group_idx": group}
+    parts |= {"token_ids": [one for key in hashes for one in key[:1] * 4], "block_size": 4}
+    parts |= {"extra_keys": [(key.decode(),) for key in hashes]}
+    return BlockStored(**parts, **fields | more)
 
 
 def removed(*hashes: bytes, group: int = 0) -> BlockRemoved:
@@ -140,43 +136,23 @@ class Life:
             )
 
         chosen: dict[str, Any] = {"scheduler_cls": AsyncScheduler} if is_async else {}
+        drafts: Any = {"num_draft_tokens": mix.num_drafts, "draft_method": "ngram"}
+        sizes: Any = {"num_requests": 8, "max_model_len": MAX_MODEL_LEN, "hash_block_size": BLOCK}
+        sizes["max_num_batched_tokens"] = draw.choice((37, 64, 203))
         self.scheduler: Any = scheduler_over(
-            config,
-            num_requests=8,
-            max_model_len=MAX_MODEL_LEN,
-            max_num_batched_tokens=draw.choice((37, 64, 203)),
-            hash_block_size=BLOCK,
-            num_draft_tokens=mix.num_drafts,
-            draft_method="ngram",
-            configure=configure,
-            **chosen,
+            config, configure=configure, **sizes, **drafts, **chosen
         )
-        worker = FakeWorker(
-            config,
-            num_drafts=mix.num_drafts,
-            share_accepted=mix.share_accepted,
-            is_async=is_async,
-            zeroes_units=True,
-            looks_ahead=False,
-            unowned=unowned_units(self.scheduler),
-            random=draw,
-        )
+        drafts = {"num_drafts": mix.num_drafts, "share_accepted": mix.share_accepted}
+        works: Any = {"is_async": is_async, "zeroes_units": True, "looks_ahead": False}
+        unowned = unowned_units(self.scheduler)
+        worker = FakeWorker(config, unowned=unowned, random=draw, **drafts, **works)
         self.hasher = make_hasher(BLOCK)
-        self.engine = FakeEngine(
-            self.scheduler,
-            worker,
-            self.hasher,
-            draw,
-            max_model_len=MAX_MODEL_LEN,
-            is_async=is_async,
-        )
+        own: Any = {"max_model_len": MAX_MODEL_LEN, "is_async": is_async}
+        self.engine = FakeEngine(self.scheduler, worker, self.hasher, draw, **own)
         self.draw = draw
         self.manager = cast("Any", self.scheduler.kv_cache_manager)
-        self.full = next(
-            number
-            for number, group in enumerate(self.manager._geometry().groups)
-            if group.rules.name == "full"
-        )
+        names = [group.rules.name for group in self.manager._geometry().groups]
+        self.full = names.index("full")
         self.index = Index(self.full)
         take = self.manager.take_events
 
@@ -185,9 +161,7 @@ class Life:
         def read() -> list[Any]:
             events = take()
             self.sizes |= {
-                (event.group_idx, event.block_size)
-                for event in events
-                if isinstance(event, BlockStored)
+                (it.group_idx, it.block_size) for it in events if isinstance(it, BlockStored)
             }
             self.index.read(events)
             return list(events)
@@ -212,20 +186,14 @@ class Life:
             tokens = tuple(request.all_token_ids)
             whole = tokens[: len(tokens) // BLOCK * BLOCK]
             if whole not in self.told:
-                self.told[whole] = Request(
-                    request_id=f"asks{len(self.told)}",
-                    prompt_token_ids=[*whole, 0],
-                    sampling_params=SamplingParams(max_tokens=1),
-                    pooling_params=None,
-                    block_hasher=self.hasher,
-                )
+                name, one = f"asks{len(self.told)}", SamplingParams(max_tokens=1)
+                asks = Request(name, [*whole, 0], one, None, block_hasher=self.hasher)
+                self.told[whole] = asks
 
     def compare(self) -> None:
         """Compare each known prompt's count with what it shares with hits of all of them."""
-        asked = [
-            (list(map(maybe_convert_block_hash, one.block_hashes)), self.found(one))
-            for one in self.told.values()
-        ]
+        convert = partial(map, maybe_convert_block_hash)
+        asked = [(list(convert(one.block_hashes)), self.found(one)) for one in self.told.values()]
         for hashes, hit in asked:
             count = self.index.count(hashes)
             shared = max(min(common(hashes, other), found) for other, found in asked)
@@ -267,9 +235,7 @@ def test_an_index_counts_what_the_manager_finds(name: str, natural: pytest.Monke
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("name", MODELS)
-def test_an_index_counts_what_the_manager_finds_for_long(
-    name: str, seed: int, natural: pytest.MonkeyPatch
-) -> None:
+def test_an_index_counts_what_is_found(name: str, seed: int, natural: pytest.MonkeyPatch) -> None:
     natural.setenv(EVENTS, "usable")
     life = lived(name, seed, 300, 1)
     assert (life.num_above, life.num_below, life.index.num_again) == (0, 0, 0)
@@ -282,9 +248,7 @@ def test_plain_events_promise_more(name: str, natural: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_metadata_of_groups_give_the_blocks_of_their_events(
-    name: str, natural: pytest.MonkeyPatch
-) -> None:
+def test_metadata_of_groups_give_their_blocks(name: str, natural: pytest.MonkeyPatch) -> None:
     natural.delenv(EVENTS, raising=False)
     life = Life(name, 1)
     sizes = life.sizes

@@ -20,9 +20,7 @@ def found(side: Side, model: str, gib: float, at_once: int, trace: Trace) -> flo
 @pytest.mark.parametrize(
     ("model", "gib", "seats"), [("gpt-oss-20b", 1.5, 8), ("Gemma-3-27B", 10.0, 5)]
 )
-def test_seats_that_take_turns_find_no_less_than_in_stock_vllm(
-    model: str, gib: float, seats: int
-) -> None:
+def test_seats_in_turn_find_no_less_than_in_stock_vllm(model: str, gib: float, seats: int) -> None:
     trace = generate_workload("seats", num_requests=6 * seats, num_seats=seats)
     stock, natural = (found(side, model, gib, 2, trace) for side in (Side.STOCK, Side.NATURAL))
     assert natural >= stock > 0.75
@@ -35,8 +33,6 @@ def test_a_shared_prefix_is_found_under_every_tail() -> None:
         spans = [prefix, builder.fresh(800), builder.fresh(1)]
         builder.add(spans, arrival=0.0, prompt_tokens=2_800, output_tokens=1)
     trace = builder.build()
-    stock, natural = (
-        found(side, "gpt-oss-20b", 0.6, 2, trace) for side in (Side.STOCK, Side.NATURAL)
-    )
+    stock, natural = (found(it, "gpt-oss-20b", 0.6, 2, trace) for it in (Side.STOCK, Side.NATURAL))
     assert natural >= stock
     assert natural > 0.6

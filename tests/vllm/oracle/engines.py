@@ -181,11 +181,7 @@ def _attention() -> dict[str, Engine]:
 
 def _mamba() -> dict[str, Engine]:
     uncached = partial(
-        Engine,
-        scheduler_block_size=160,
-        hash_block_size=4,
-        enable_caching=False,
-        num_blocks=120,
+        Engine, scheduler_block_size=160, hash_block_size=4, enable_caching=False, num_blocks=120
     )
     engines = {
         f"mamba-none-{spec}": uncached(

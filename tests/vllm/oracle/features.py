@@ -99,13 +99,7 @@ def constructed(features: frozenset[str], num_drafts: int, config: VllmConfig) -
     with ExitStack() as stack:
         runner = {"VLLM_USE_V2_MODEL_RUNNER": str(int("v2" in features))}
         stack.enter_context(patch.dict(os.environ, runner))
-        stack.enter_context(
-            patch.object(
-                KVConnectorFactory,
-                "create_connector",
-                Connector,
-            )
-        )
+        stack.enter_context(patch.object(KVConnectorFactory, "create_connector", Connector))
         stack.enter_context(patch.object(ECConnectorFactory, "create_connector", EncoderConnector))
         stack.enter_context(patch.object(vllm_scheduler, "KVCacheMetricsCollector", Collector))
         if "eagle" in features:

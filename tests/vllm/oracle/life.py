@@ -299,9 +299,7 @@ class Life:
                 num_prompt_tokens=request.num_prompt_tokens,
             )
             twin.call(
-                "get_block_ids_for_computed_tokens",
-                request.request_id,
-                request.num_computed_tokens,
+                "get_block_ids_for_computed_tokens", request.request_id, request.num_computed_tokens
             )
         if self.random.random() < 0.3:
             # vLLM 0.32 returns null blocks too, which are never freed.
@@ -355,9 +353,7 @@ class Life:
                 start * self.engine.scheduler_block_size,
             )
             self.twin.call(
-                "get_block_ids_for_computed_tokens",
-                request.request_id,
-                request.num_computed_tokens,
+                "get_block_ids_for_computed_tokens", request.request_id, request.num_computed_tokens
             )
         if self.waiting:
             hit = self.twin.call("get_computed_blocks_for_connector", self.waiting[0])

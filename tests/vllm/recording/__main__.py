@@ -18,9 +18,7 @@ def main() -> None:
     parts = {"": recorded(), "-ring": RINGS}
     for part, engines in parts.items():
         lives = [
-            record(name, engine, seed)
-            for name, engine in engines.items()
-            for seed in range(NUM_LIVES)
+            record(name, engine, it) for name, engine in engines.items() for it in range(NUM_LIVES)
         ]
         file = fixture.path(release, part)
         fixture.write(file, vllm.__version__, lives)

@@ -116,10 +116,8 @@ def table(manager: KVCacheManager, request_id: str) -> int:
 
 def holders(manager: KVCacheManager) -> list[list[int]]:
     """Return the requests that hold blocks, by group."""
-    return [
-        sorted(request_number(id_) for id_, blocks in group.req_to_blocks.items() if blocks)
-        for group in manager.coordinator.single_type_managers
-    ]
+    tables = [group.req_to_blocks for group in manager.coordinator.single_type_managers]
+    return [sorted(request_number(id_) for id_ in it if it[id_]) for it in tables]
 
 
 def facts(request: Request) -> list[int]:

@@ -6,17 +6,7 @@ from itertools import islice
 from random import Random
 
 from hybrid_blocks.vllm.manager.geometry import unsupported_reason
-from oracle.engines import (
-    ATTENTION,
-    MAMBA,
-    Engine,
-    chunked,
-    full,
-    mamba,
-    mla,
-    sliding,
-    tight,
-)
+from oracle.engines import ATTENTION, MAMBA, Engine, chunked, full, mamba, mla, sliding, tight
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.kv_cache_interface import KVCacheSpec
 

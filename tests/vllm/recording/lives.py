@@ -114,9 +114,4 @@ def _header(name: str, engine: Engine, seed: int, manager: KVCacheManager) -> di
         group.update(numbers | kind.parameters | {"kind": kind.name})
         group["checkpoint_alignment"] = group["checkpoint_alignment"] or None
         group["has_checkpoint_blocks"] = bool(group["has_checkpoint_blocks"])
-    return {
-        "life": name,
-        "seed": seed,
-        "num_blocks": engine.num_blocks,
-        "config": config,
-    }
+    return {"life": name, "seed": seed, "num_blocks": engine.num_blocks, "config": config}

@@ -253,11 +253,8 @@ class Recorder:
 
     def _take_boundary_state_offloads(self) -> Any:
         answer = self._manager.take_boundary_state_offloads()
-        states = [
-            [answers.request_number(request_id), list(state)]
-            for request_id, states in answer.items()
-            for state in states
-        ]
+        numbered = [(answers.request_number(name), states) for name, states in answer.items()]
+        states = [[number, list(state)] for number, states in numbered for state in states]
         self._write("take_states", states=states)
         return answer
 

@@ -55,13 +55,7 @@ def main(
 
 
 def _verdict(
-    session: Session,
-    baseline: Baseline,
-    name: str,
-    level: str,
-    files: list[str],
-    *,
-    is_asked: bool,
+    session: Session, baseline: Baseline, name: str, level: str, files: list[str], *, is_asked: bool
 ) -> Verdict:
     exempt = exemptions.load(level)
     known = {} if is_asked else baseline.whole(name, files)

@@ -5,6 +5,7 @@ import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import orjson
@@ -35,6 +36,5 @@ def write(folder: Path, suite: str, level: str, verdict: Verdict) -> Path:
 
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(
-        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-    ).stdout.strip()
+    there = Path(__file__).parent
+    return subprocess.run(command, cwd=there, stdout=PIPE, text=True, check=False).stdout.strip()

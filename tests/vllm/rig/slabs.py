@@ -51,10 +51,7 @@ def over_slabs(config: KVCacheConfig) -> KVCacheConfig:
         "prefix_cache_retention_interval": None if interval is None else 0,
     }
     slabbed = NaturalKVCacheConfig(
-        **given,
-        pools=(0,) * len(groups),
-        blocks_per_slab=(1,),
-        checkpoint_interval=interval,
+        **given, pools=(0,) * len(groups), blocks_per_slab=(1,), checkpoint_interval=interval
     )
     vars(config)[_SAME] = slabbed
     return slabbed

@@ -7,14 +7,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 # Ids follow the 256 bytes; the multi-modal configurations name them.
 SPECIAL = (
-    "<pad>",
-    "<bos>",
-    "<eos>",
-    "<image>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
+    *("<pad>", "<bos>", "<eos>", "<image>", "<|image_pad|>", "<|video_pad|>"),
+    *("<|vision_start|>", "<|vision_end|>"),
 )
 
 
@@ -32,12 +26,8 @@ def make() -> Tokenizer:
 def write(folder: Path, *, max_length: int = 1 << 20) -> None:
     """Write ``tokenizer.json`` and ``tokenizer_config.json`` into ``folder``."""
     make().save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": max_length,
-        "pad_token": "<pad>",
-        "bos_token": "<bos>",
-        "eos_token": "<eos>",
-        "chat_template": "{% for message in messages %}{{ message['content'] }}{% endfor %}",
-    }
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
+    settings |= {f"{it}_token": f"<{it}>" for it in ("pad", "bos", "eos")}
+    settings |= {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1))
