@@ -86,10 +86,13 @@ def test_a_package_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPa
         (["--images"], "--images without --model: say of which model's engine"),
         (["--model", "Qwen3.5-27"], "near it: Qwen3.5-27B"),
         (
-            ["--", "vllm serve gpt-oss-20b --spec-method mtp --spec-tokens 2"],
-            "no draft head",
+            ["--", "vllm", "serve", "gpt-oss-20b", "--spec-method", "mtp", "--spec-tokens", "2"],
+            "gpt-oss-20b has no draft head",
         ),
-        (["--", "vllm serve Qwen3.5-27B -pp 100"], "--pp 100 exceeds the 64 layers of Qwen3.5"),
+        (
+            ["--", "vllm", "serve", "Qwen3.5-27B", "--pipeline-parallel-size", "100"],
+            "--pp 100 exceeds the 64 layers of Qwen3.5",
+        ),
     ],
 )
 def test_an_engine_that_cannot_be_is_one_clear_line(arguments: list[str], complaint: str) -> None:
@@ -139,4 +142,5 @@ def test_an_engine_is_asked_of_vllm_only(monkeypatch: pytest.MonkeyPatch, words:
 
 def test_variables_that_are_set_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS_EVENTS", "usable")
-    assert "HYBRID_BLOCKS_EVENTS=usable: The blocks that KV-cache events" in diagnose(monkeypatch)
+    told = "HYBRID_BLOCKS_EVENTS=usable: The blocks that KV-cache events name"
+    assert told in diagnose(monkeypatch)

@@ -62,7 +62,12 @@ REFUSED_BY_THE_MANAGER: list[tuple[str, Callable[[BlockManager], object], type, 
     ("negative in a batch", lambda m: m.free(handles(0, -1)), UnknownRequestError, "handle"),
     ("freed twice", lambda m: m.free(handles(0, 0)), Invalid, "given twice"),
     ("preempted twice", lambda m: m.preempt(handles(0, 0)), Invalid, "given twice"),
-    ("id in use", lambda m: m.add_request("runs", [1]), DuplicateRequestError, '"runs" is in use'),
+    (
+        "id in use",
+        lambda m: m.add_request("runs", [1]),
+        DuplicateRequestError,
+        'request id "runs" is in use',
+    ),
     ("id is bytes", lambda m: m.add_request(b"new", [1]), TypeError, "str"),  # type: ignore[arg-type]
     ("too long", lambda m: m.add_request("new", [1] * 33), RequestTooLargeError, "32 tokens fit"),
     ("token is a str", lambda m: m.add_request("new", ["1"]), Invalid, "token 0"),  # type: ignore[list-item]

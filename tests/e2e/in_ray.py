@@ -28,9 +28,14 @@ class Replica:
         from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415
         from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger  # noqa: PLC0415
 
-        sizes: Any = {"max_model_len": 1024, "kv_cache_memory_bytes": KV_CACHE_BYTES}
-        sizes |= {"served_model_name": [MODEL], "enable_prefix_caching": True}
-        options = AsyncEngineArgs(model=model, enforce_eager=True, **sizes)
+        options = AsyncEngineArgs(
+            model=model,
+            served_model_name=[MODEL],
+            enforce_eager=True,
+            max_model_len=1024,
+            enable_prefix_caching=True,
+            kv_cache_memory_bytes=KV_CACHE_BYTES,
+        )
         self._engine = AsyncLLM.from_engine_args(options, stat_loggers=[RayPrometheusStatLogger])
 
     async def answer(self, name: str) -> int:

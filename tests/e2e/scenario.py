@@ -3,7 +3,6 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from server import Server
 from traffic import PREFIX, Answer, complete_in_turn, complete_together, hang_up
@@ -61,9 +60,17 @@ def live_through(server: Server) -> Record:
     asyncio.run(hang_up(server, STORIES[:12], after=3))
     usage = _usage_when_idle(server)
     info = "".join(it for (name, it), _ in server.samples() if name == "hybrid_blocks_info")
-    passes: Any = {"first": first, "second": second, "crowd": crowd, "pressed": pressed}
-    told: Any = {"metrics": server.metrics(), "info": info, "log": server.log_text()}
-    return Record(preemptions=preemptions, usage_after_hang_ups=usage, **passes, **told)
+    return Record(
+        first=first,
+        second=second,
+        crowd=crowd,
+        pressed=pressed,
+        preemptions=preemptions,
+        usage_after_hang_ups=usage,
+        metrics=server.metrics(),
+        info=info,
+        log=server.log_text(),
+    )
 
 
 def _usage_when_idle(server: Server, patience_s: float = 60.0) -> float:

@@ -22,8 +22,14 @@ from traffic import PREFIX
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
 # Level natural cuts prompts at other places than vLLM does.
-LEVELS = {"off": "off", "off again": "off", "batched": "manager", "natural-batched": "natural"}
-LEVELS |= {it: it + ONE_BY_ONE for it in ("manager", "natural")}
+LEVELS = {
+    "off": "off",
+    "off again": "off",
+    "manager": "manager" + ONE_BY_ONE,
+    "batched": "manager",
+    "natural": "natural" + ONE_BY_ONE,
+    "natural-batched": "natural",
+}
 OURS = [level for level in LEVELS if not level.startswith("off")]
 
 SCHEMA = {

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from openai import AsyncOpenAI
 from rig import tokenizer
@@ -42,10 +41,15 @@ def client(server: Server) -> AsyncOpenAI:
 
 async def complete(api: AsyncOpenAI, prompt: str, max_tokens: int) -> Answer:
     """Stream one greedy completion to its end."""
-    told: Any = {"stream_options": {"include_usage": True}, "max_tokens": max_tokens}
-    told |= {"extra_body": {"ignore_eos": True, "return_token_ids": True}, "temperature": 0.0}
-    prompt_ids = encode(prompt)
-    stream = await api.completions.create(model=MODEL, prompt=prompt_ids, stream=True, **told)
+    stream = await api.completions.create(
+        model=MODEL,
+        prompt=encode(prompt),
+        max_tokens=max_tokens,
+        temperature=0.0,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True, "return_token_ids": True},
+    )
     tokens: list[int] = []
     cached = 0
     async for chunk in stream:

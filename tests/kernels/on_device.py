@@ -147,7 +147,9 @@ def test_pageable_host_memory_is_refused() -> None:
 
 def test_lists_in_two_places_are_refused() -> None:
     group = group_of(4)
-    with pytest.raises(ValueError, match="must all be on the host or all on the device"):
+    with pytest.raises(
+        ValueError, match="src and dst must all be on the host or all on the device"
+    ):
         copy_blocks(group, int32s(0), on_device(1))
 
 

@@ -91,7 +91,9 @@ def test_a_warning_would_be_seen() -> None:
 
 
 def test_a_source_that_does_not_compile_is_an_error_with_the_log() -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)not compile wrong.cu for sm_90: .*undefined"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)could not compile wrong.cu for sm_90: .*undefined"
+    ):
         compile_source("wrong.cu", "int a = b;", "sm_90")
 
 

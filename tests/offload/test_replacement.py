@@ -35,7 +35,8 @@ def test_a_variable_replaces_specs(value: str, spec: type, monkeypatch: pytest.M
 
 def test_another_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OFFLOAD.name, "yes")
-    with pytest.raises(InvalidArgumentError, match="OFFLOAD='yes' is no choice; use 0, 1"):
+    told = "HYBRID_BLOCKS_OFFLOAD='yes' is no choice; use 0, 1"
+    with pytest.raises(InvalidArgumentError, match=told):
         replace_spec()
 
 

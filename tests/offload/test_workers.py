@@ -68,7 +68,8 @@ def test_workers_on_another_machine_are_refused(engine_id: str) -> None:
 
 def test_a_region_that_does_not_fit_says_how_much_is_free(engine_id: str) -> None:
     free = os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize
-    with pytest.raises(InvalidArgumentError, match=r"not fit into /dev/shm, which has .* free"):
+    told = r"does not fit into /dev/shm, which has .* free"
+    with pytest.raises(InvalidArgumentError, match=told):
         Region.create(engine_id, free * 2, 0, HEADER)
     with pytest.raises(HybridBlocksError):
         Region.join(engine_id, 1 << 20, num_ranks=2)

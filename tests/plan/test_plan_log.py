@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import zstandard
-from command import answer, as_json, refusal
+from command import answer, as_json, refusal, run
 from hybrid_blocks.model import PlanError, load_model
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.vllm import plan_vllm
@@ -132,8 +132,9 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 def test_a_log_is_read_in_whatever_form_it_was_kept(tmp_path: Path, name: str) -> None:
     path = tmp_path / "serve.log"
     path.write_bytes(PACKED[name]("".join(write_log(QWEN)).encode()))
-    out = plan("--log", path)
-    assert "all figures of the log are those that the planner expects" in out
+    ran = run("plan", "--log", path)
+    assert (ran.code, ran.error) == (0, "")
+    assert "all figures of the log are those that the planner expects" in ran.out
 
 
 def test_a_packed_log_that_was_cut_off_is_one_clear_line(tmp_path: Path) -> None:
@@ -173,7 +174,9 @@ def test_the_log_of_level_natural_is_compared_with_its_own_plan() -> None:
         f"GPU KV cache size: {ours['tokens']:,} tokens, Maximum concurrency for {length:,} tokens "
         f"per request: {ours['max_concurrency']:.2f}x",
     ]
-    out = plan("--log", "-", given="\n".join(lines))
+    ran = run("plan", "--log", "-", given="\n".join(lines))
+    assert (ran.code, ran.error) == (0, "")
+    out = ran.out
     assert "all figures of the log are those that the planner expects" in out
     assert f"slabs {ours['num_slabs']:,} {ours['num_slabs']:,} " in " ".join(out.split())
     other = [line.replace(f"in {ours['num_slabs']:,} ", "in 9 ") for line in lines]

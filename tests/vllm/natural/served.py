@@ -40,10 +40,8 @@ class Served:
             self.num_hit_tokens.setdefault(new.req_id, new.num_computed_tokens)
         watch(scheduled)
         ids = list(scheduled.num_scheduled_tokens)
-        places, sampled = (
-            {id_: at for at, id_ in enumerate(ids)},
-            [self._sampled(id_) for id_ in ids],
-        )
+        places = {id_: at for at, id_ in enumerate(ids)}
+        sampled = [self._sampled(id_) for id_ in ids]
         output = ModelRunnerOutput(ids, places, sampled_token_ids=sampled)
         self.scheduler.update_from_output(scheduled, output)
 

@@ -249,7 +249,7 @@ def test_a_read_that_fails_half_way_is_computed_by_policy(weights: list[float] |
 
 
 @LISTS
-def test_a_read_that_fails_half_way_ends_its_request_alone(weights: list[float] | None) -> None:
+def test_a_read_that_fails_ends_its_request_and_leaves_no_key(weights: list[float] | None) -> None:
     with pulling(weights=weights) as engine:
         free = engine.num_free
         engine.worker.is_failing = True

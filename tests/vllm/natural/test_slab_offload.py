@@ -59,18 +59,17 @@ def offloading(
     """Start an engine with host memory."""
     random = Random(seed)
     with installed(Level.NATURAL):
-        sizes: Any = {"max_model_len": MAX_MODEL_LEN, "hash_block_size": NATURAL_BLOCK_SIZE}
-        drafts: Any = {"num_drafts": mix.num_drafts}
-        drafts["draft_method"] = "ngram" if mix.drafter is None else "eagle"
         engine = make_engine(
             mix.config(Level.NATURAL),
             random,
             HostEngine,
             worker_cls,
+            max_model_len=MAX_MODEL_LEN,
+            hash_block_size=NATURAL_BLOCK_SIZE,
             scheduler_cls=SCHEDULERS[is_one_call][is_async],
+            num_drafts=mix.num_drafts,
+            draft_method="ngram" if mix.drafter is None else "eagle",
             configure=lambda vllm: attach(vllm, host_chunks),
-            **sizes,
-            **drafts,
         )
         engine.worker.host = Host(random)
         yield engine
@@ -172,7 +171,9 @@ def test_a_host_that_is_too_small_loses_hits_alone() -> None:
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("host_chunks", [40, 4_000])
 @pytest.mark.parametrize("mix", OFFLOADED)
-def test_long_lives_read_all(mix: str, host_chunks: int, is_async: bool, is_one_call: bool) -> None:
+def test_long_lives_read_what_came_back(
+    mix: str, host_chunks: int, is_async: bool, is_one_call: bool
+) -> None:
     options = {"host_chunks": host_chunks, "is_async": is_async, "is_one_call": is_one_call}
     live(MIXES[mix], 7, NUM_STEPS // (8 * len(OFFLOADED)), **options)
 

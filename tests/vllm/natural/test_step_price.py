@@ -17,8 +17,8 @@ NAMES = {"NVIDIA H100 80GB HBM3": ("H100-80GB", 79), "NVIDIA B200": ("B200", 178
 def config(fields: dict[str, Any] | None, name: str, tp: int = 1) -> Any:
     """The part of vLLM's configuration that the price reads."""
     read = None if fields is None else SimpleNamespace(to_dict=lambda: fields)
-    model, parallel = SimpleNamespace(model=name, hf_config=read), SimpleNamespace()
-    parallel.tensor_parallel_size = tp
+    model = SimpleNamespace(model=name, hf_config=read)
+    parallel = SimpleNamespace(tensor_parallel_size=tp)
     return SimpleNamespace(model_config=model, parallel_config=parallel)
 
 

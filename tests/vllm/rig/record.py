@@ -5,7 +5,6 @@ import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import orjson
@@ -36,5 +35,6 @@ def write(folder: Path, suite: str, level: str, verdict: Verdict) -> Path:
 
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    there = Path(__file__).parent
-    return subprocess.run(command, cwd=there, stdout=PIPE, text=True, check=False).stdout.strip()
+    return subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
