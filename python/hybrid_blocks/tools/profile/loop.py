@@ -130,7 +130,8 @@ class Loop:
 
     def step(self) -> Step:
         """Admit what is missing, schedule, and take in the outputs of the step before."""
-        jobs = [next(self._jobs) for _ in range(self._num_missing())]
+        num_missing = self._settings.requests - len(self.scheduler.requests)
+        jobs = [next(self._jobs) for _ in range(num_missing)]
         begin = perf_counter_ns()
         for prompt, num_output_tokens in jobs:
             self._add(prompt, num_output_tokens)
@@ -164,9 +165,6 @@ class Loop:
     def _decodes(self, scheduled: SchedulerOutput) -> bool:
         most = len(scheduled.num_scheduled_tokens) * (1 + self._settings.num_drafts)
         return not scheduled.scheduled_new_reqs and scheduled.total_num_scheduled_tokens <= most
-
-    def _num_missing(self) -> int:
-        return self._settings.requests - len(self.scheduler.requests)
 
     def _add(self, prompt: list[int], num_output_tokens: int) -> None:
         about, sampling = engine.request_options(self._settings, self._num_added)

@@ -357,13 +357,10 @@ class VirtualEngine:
 
     def _refuse(self) -> None:
         self._is_refused = True
-        self._live_when_refused = () if self._computes_prompts() else self._manager.num_live_blocks
-
-    def _computes_prompts(self) -> bool:
-        """Return whether a running request has more to compute than its next token."""
-        return self._num_computing() > 0
+        self._live_when_refused = () if self._num_computing() else self._manager.num_live_blocks
 
     def _num_computing(self) -> int:
+        """Count running requests that have more to compute than their next token."""
         return int((self._batch.known - self._batch.computed > 1).sum())
 
     def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
