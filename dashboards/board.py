@@ -6,12 +6,7 @@ from typing import Any
 
 from grafana import Panel, Row, document, rate, selected, total
 from hybrid_blocks import metrics
-from hybrid_blocks.metrics import (
-    OFFLOAD_COUNTERS,
-    OFFLOAD_GAUGES,
-    SHADOW_COUNTERS,
-    SHADOW_GAUGES,
-)
+from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES, SHADOW_COUNTERS, SHADOW_GAUGES
 
 FILE = Path(__file__).parent / "hybrid_blocks.json"
 

@@ -14,18 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from summary import (
-    COLUMNS,
-    FAILED,
-    OURS,
-    WRONG,
-    any_wrong,
-    head,
-    link,
-    row,
-    table,
-    tuned_entry,
-)
+from summary import COLUMNS, FAILED, OURS, WRONG, any_wrong, head, link, row, table, tuned_entry
 
 RECORD = Path(__file__).parents[1] / "record"
 

@@ -21,13 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "kernels"))
 
 import cuda_on_cpu
-from hybrid_blocks.kernels import (
-    BlockTensors,
-    backend,
-    copy_blocks,
-    gather_blocks,
-    launch,
-)
+from hybrid_blocks.kernels import BlockTensors, backend, copy_blocks, gather_blocks, launch
 from hybrid_blocks.kernels.launch_queue import LaunchQueue, queue_of
 from hybrid_blocks.kernels.upload import ListRing
 

@@ -150,9 +150,7 @@ def plan(
     import registry_oracle  # noqa: PLC0415 - after `fake_gpu.pose`
     import vllm_planning  # noqa: PLC0415
     from hybrid_blocks.model import load_model  # noqa: PLC0415
-    from vllm.distributed.kv_transfer.kv_connector.utils import (  # noqa: PLC0415
-        get_current_attn_backends,
-    )
+    from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends  # noqa: PLC0415
     from vllm.v1.attention.backends import utils  # noqa: PLC0415
     from vllm.v1.core.kv_cache_utils import (  # noqa: PLC0415
         generate_scheduler_kv_cache_config,

@@ -1,14 +1,7 @@
 """The compiled core: typed here by hand, checked against the binary by stubtest."""
 
 from collections.abc import Callable, Sequence
-from typing import (
-    Any,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
-    final,
-    type_check_only,
-)
+from typing import Any, TypeAlias, TypedDict, TypeVar, final, type_check_only
 
 import numpy as np
 import numpy.typing as npt

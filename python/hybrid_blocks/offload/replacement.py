@@ -25,9 +25,7 @@ def replace_spec() -> None:
 
 def serve_slabs() -> None:
     """Let ``OffloadingConnector`` serve engines whose blocks lie in slabs, once it is needed."""
-    from vllm.distributed.kv_transfer.kv_connector.factory import (  # noqa: PLC0415 - as above
-        KVConnectorFactory,
-    )
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory  # noqa: PLC0415 - as above
 
     def load() -> Any:
         from hybrid_blocks.offload.slabs import connector  # noqa: PLC0415 - imports a connector

@@ -5,12 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
-from vllm.v1.kv_offload.base import (
-    BlockIDsLoadStoreSpec,
-    Medium,
-    OffloadingEvent,
-    OffloadKey,
-)
+from vllm.v1.kv_offload.base import BlockIDsLoadStoreSpec, Medium, OffloadingEvent, OffloadKey
 
 from hybrid_blocks._core.offload import HostCache
 from hybrid_blocks.offload.layout import Groups, group_number

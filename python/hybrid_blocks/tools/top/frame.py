@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from hybrid_blocks import metrics as figures
-from hybrid_blocks.metrics import (
-    OFFLOAD_COUNTERS,
-    OFFLOAD_GAUGES,
-    SHADOW_COUNTERS,
-    SHADOW_GAUGES,
-)
+from hybrid_blocks.metrics import OFFLOAD_COUNTERS, OFFLOAD_GAUGES, SHADOW_COUNTERS, SHADOW_GAUGES
 from hybrid_blocks.terminal import plain
 from hybrid_blocks.tools.top.read import Change, Reading
 from hybrid_blocks.units import human

@@ -6,12 +6,7 @@ from math import lcm
 from typing import Any
 
 from vllm.config import VllmConfig
-from vllm.v1.kv_cache_interface import (
-    KVCacheConfig,
-    KVCacheGroupSpec,
-    KVCacheSpec,
-    KVCacheTensor,
-)
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec, KVCacheSpec, KVCacheTensor
 
 from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.geometry.layout import Layout, cut_slabs, lay_out
