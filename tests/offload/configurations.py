@@ -7,10 +7,17 @@ from typing import Any
 from hybrid_blocks.offload.identity import identity_of
 from vllm.config import CacheConfig, LoadConfig, ModelConfig, VllmConfig
 
-MODEL: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
-MODEL |= dict.fromkeys(("hidden_size", "intermediate_size", "vocab_size"), 64)
-MODEL |= {"num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2}
-MODEL |= {"max_position_embeddings": 512}
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 512,
+}
 
 
 def write(folder: Path, **changes: Any) -> str:

@@ -19,8 +19,13 @@ from process import printed_by_python
 from vllm.config.quantization import resolve_quantization_config
 from vllm.platforms import current_platform
 
-LONG_ROPE: dict[str, Any] = {"rope_type": "longrope", "short_factor": [1.0] * 8}
-LONG_ROPE |= {"long_factor": [2.0] * 8, "rope_theta": 1e4, "original_max_position_embeddings": 128}
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 8,
+    "long_factor": [2.0] * 8,
+    "rope_theta": 10000.0,
+    "original_max_position_embeddings": 128,
+}
 
 
 @pytest.fixture

@@ -134,10 +134,16 @@ def test_every_format_of_a_hubs_files_is_known_by_content(cache: Path, load_form
     assert len(digests) == 2
 
 
-MISTRAL = {"n_layers": 2, "head_dim": 16, "n_heads": 4, "n_kv_heads": 2, "norm_eps": 1e-5}
-MISTRAL |= {
+MISTRAL = {
+    "dim": 64,
+    "n_layers": 2,
+    "head_dim": 16,
+    "hidden_dim": 64,
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "norm_eps": 1e-5,
+    "vocab_size": 64,
     "max_position_embeddings": 512,
-    **dict.fromkeys(("dim", "hidden_dim", "vocab_size"), 64),
 }
 
 

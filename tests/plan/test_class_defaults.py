@@ -5,9 +5,14 @@ from hybrid_blocks.model import PlanError, from_config
 from hybrid_blocks.model.layer import Attention, FullAttention, LatentAttention, Mamba2
 from hybrid_blocks.tools.plan import Deployment, plan_vllm
 
-GEMMA_12B: dict[str, object] = {"model_type": "gemma3_text", "hidden_size": 3840}
-GEMMA_12B |= {"num_attention_heads": 16, "num_key_value_heads": 8}
-GEMMA_12B |= {"num_hidden_layers": 48, "sliding_window": 1024}
+GEMMA_12B: dict[str, object] = {
+    "hidden_size": 3840,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 48,
+    "sliding_window": 1024,
+    "model_type": "gemma3_text",
+}
 
 
 def test_the_published_gemma_3_12b_has_the_head_size_of_its_class() -> None:

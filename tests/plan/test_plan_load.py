@@ -18,8 +18,13 @@ from hybrid_blocks.tools.plan.report import Plan, make_report
 
 RECORDED = json.loads((Path(__file__).parents[1] / "architectures/recorded.json").read_bytes())
 
-LLAMA: dict[str, object] = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 256}
-LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2}
+LLAMA: dict[str, object] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 
 
 def _kinds(model: Model) -> dict[str, int]:

@@ -13,8 +13,13 @@ FIELDS: dict[str, object] = {
     "num_key_value_heads": 2,
     "linear_num_value_heads": 48,
 }
-INDEX: dict[str, object] = {"indexer_n_heads": 4, "indexer_kv_heads": 1}
-INDEX |= {"indexer_head_dim": 128, "indexer_budget": 2048, "indexer_compress_ratio": 4}
+INDEX: dict[str, object] = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 128,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+}
 
 
 def test_the_index_of_a_published_model_counts() -> None:

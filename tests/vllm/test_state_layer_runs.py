@@ -22,8 +22,13 @@ pytestmark = [
 
 HERE = Path(__file__).parent
 COVERED = tomllib.loads(Path(state_layers.__file__).with_suffix(".toml").read_text())["covered"]
-INTERPRETED = {"TRITON_INTERPRET": "1", "VLLM_TRITON_FORCE_FIRST_CONFIG": "1"}
-INTERPRETED |= {"CUDA_VISIBLE_DEVICES": "", "VLLM_PLUGINS": "", "VLLM_LOGGING_LEVEL": "ERROR"}
+INTERPRETED = {
+    "TRITON_INTERPRET": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "VLLM_PLUGINS": "",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_TRITON_FORCE_FIRST_CONFIG": "1",
+}
 
 
 @cache
