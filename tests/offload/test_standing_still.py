@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from hybrid_blocks.metrics import OFFLOAD_GAUGES
-from hybrid_blocks.offload import tiers
 from hybrid_blocks.offload.manager import write_back
 from hybrid_blocks.offload.manager.host import ABSENT, PENDING, READY
 from hybrid_blocks.offload.tiers.queue import Chunks, TierQueue
+from hybrid_blocks.vllm.log import logger
 from scheduled import (
     ATTENTION,
     STATE,
@@ -246,7 +246,7 @@ def test_reads_do_not_wait_behind_writes(tmp_path: Path, valves: list[Valve]) ->
 
 def test_a_transfer_that_raises_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(tiers.queue.logger, "warning", lambda text, *rest: said.append(text % rest))
+    monkeypatch.setattr(logger, "warning", lambda text, *rest: said.append(text % rest))
     engine = Engine(64 * PAGE, disk_at(str(tmp_path)))
 
     def fail(_: Chunks) -> None:

@@ -12,6 +12,7 @@ from hybrid_blocks.offload.layout import Group, Groups, layout_versions
 from hybrid_blocks.offload.layout.parts import Part, Structure, depth
 from hybrid_blocks.offload.layout.structure import structure_of
 from hybrid_blocks.offload.tiers import codec
+from hybrid_blocks.vllm.log import logger
 from ranks import GROUPS, TOKENS, Ranks
 from vllm.model_executor.layers.mamba import mamba_utils
 from vllm.v1.kv_cache_interface import MambaSpec, MLAAttentionSpec
@@ -95,7 +96,7 @@ def test_ranks_that_should_hold_the_same_heads_and_do_not_store_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warnings: list[str] = []
-    monkeypatch.setattr(codec.logger, "warning", lambda text, *of: warnings.append(text % of))
+    monkeypatch.setattr(logger, "warning", lambda text, *of: warnings.append(text % of))
     engine = Ranks(4, tmp_path)
     for rank in engine.ranks:
         rank.fill(1)

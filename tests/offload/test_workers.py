@@ -17,6 +17,7 @@ from hybrid_blocks.offload.cpu_worker import CpuWorker
 from hybrid_blocks.offload.gpu_worker import _Handler
 from hybrid_blocks.offload.manager.host import HostLoadStoreSpec
 from hybrid_blocks.offload.region import Header, Region
+from hybrid_blocks.vllm.log import logger
 from vllm.v1.kv_offload.base import (
     CanonicalKVCacheRef,
     CanonicalKVCaches,
@@ -239,7 +240,7 @@ def test_vllms_function_copies_where_the_kernels_cannot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(gpu_worker.logger, "warning", lambda words, *of: told.append(words % of))
+    monkeypatch.setattr(logger, "warning", lambda words, *of: told.append(words % of))
     platform = mock.Mock(device_type="cuda" if is_cuda else "rocm")
     platform.is_cuda.return_value = is_cuda
     monkeypatch.setattr(gpu_worker, "current_platform", platform)

@@ -12,6 +12,7 @@ from examples import examples
 from hybrid_blocks.kernels import copy_blocks as kernel
 from hybrid_blocks.vllm import install
 from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.worker import block_copies, kernel_copies
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -186,7 +187,7 @@ def test_tensors_that_cannot_be_described_are_vllms_to_copy(
     overlapping = [storage.as_strided((4, 8), (4, 1))]
     assert kernel_copies.described(overlapping, 4).group is None
     told: list[str] = []
-    monkeypatch.setattr(block_copies.logger, "warning_once", lambda *words: told.append(words[1]))
+    monkeypatch.setattr(logger, "warning_once", lambda *words: told.append(words[1]))
     ours(overlapping, 4, [KVCacheBlockCopy(0, 3)])
     ours(overlapping, 4, [KVCacheBlockCopy(1, 2)])
     assert vllms_own == [1, 1]

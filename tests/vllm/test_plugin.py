@@ -15,6 +15,7 @@ from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import attach, install, recorder, releases, scheduler
 from hybrid_blocks.vllm import level as levels
 from hybrid_blocks.vllm.level import Level, requested
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.manager import hasher, kv_cache_manager
 from hybrid_blocks.vllm.metrics import served
 from hybrid_blocks.vllm.pool import BlockPool, VllmBlockPool
@@ -196,18 +197,18 @@ class Notes(logging.Handler):
 def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     """Yield the plugin's log. The test's vLLM is compared again, and forgotten after."""
     notes = Notes()
-    monkeypatch.setattr(attach.logger, "handlers", [notes])
-    monkeypatch.setattr(attach.logger, "disabled", False)
+    monkeypatch.setattr(logger, "handlers", [notes])
+    monkeypatch.setattr(logger, "disabled", False)
     # Whatever other code of the process has turned off or down.
-    silenced, level = logging.root.manager.disable, attach.logger.level
+    silenced, level = logging.root.manager.disable, logger.level
     logging.disable(logging.NOTSET)
-    attach.logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO)
     levels._differences.cache_clear()
     _print_info_once.cache_clear()
     _print_warning_once.cache_clear()
     yield notes
     levels._differences.cache_clear()
-    attach.logger.setLevel(level)
+    logger.setLevel(level)
     logging.disable(silenced)
 
 
@@ -268,7 +269,7 @@ def test_a_pool_that_differs_switches_us_off(monkeypatch: pytest.MonkeyPatch, no
 def test_a_scheduler_that_differs_is_vllms(monkeypatch: pytest.MonkeyPatch, notes: Notes) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", "manager")
     monkeypatch.delattr(VllmScheduler, "_free_request")
-    monkeypatch.setattr(scheduler.logger, "handlers", [notes])
+    monkeypatch.setattr(logger, "handlers", [notes])
     ours = hybrid_blocks.vllm.Scheduler
     assert ours is scheduler.Scheduler
     (record,) = notes.records
@@ -289,9 +290,9 @@ def test_an_engine_below_the_level_that_was_asked_for_warns_once_and_says_why(
     monkeypatch: pytest.MonkeyPatch, notes: Notes, asked: str, why: str | None, level: int
 ) -> None:
     monkeypatch.setenv("HYBRID_BLOCKS", asked)
-    monkeypatch.setattr(kv_cache_manager.logger, "handlers", [notes])
-    monkeypatch.setattr(kv_cache_manager.logger, "level", logging.INFO)
-    kv_cache_manager.logger.manager._clear_cache()  # type: ignore[attr-defined]
+    monkeypatch.setattr(logger, "handlers", [notes])
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logger.manager._clear_cache()  # type: ignore[attr-defined]
     monkeypatch.setattr(kv_cache_manager, "_REFUSALS", [])
     if why is not None:
         kv_cache_manager.note_refusal(why)

@@ -28,6 +28,7 @@ from hybrid_blocks.tools.trace.read import detect_format
 from hybrid_blocks.tools.trace.recorded import split_digests
 from hybrid_blocks.vllm import recorder
 from hybrid_blocks.vllm.level import Level
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.scheduler import one_call as batched
 from installed import installed
 from vllm.lora.request import LoRARequest
@@ -306,7 +307,7 @@ def test_an_error_of_the_recorder_never_reaches_the_engine(
 
     said: list[str] = []
     monkeypatch.setattr(recorder, name, fails)
-    monkeypatch.setattr(recorder.logger, "warning", lambda text, *them: said.append(text % them))
+    monkeypatch.setattr(logger, "warning", lambda text, *them: said.append(text % them))
     assert len(serve("manager")) > 20
     told = f"hybrid_blocks stops recording traffic: AttributeError: {name}; serving goes on"
     assert said == [told]

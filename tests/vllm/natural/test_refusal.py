@@ -13,8 +13,9 @@ import vllm.logger
 from hybrid_blocks.model import Layer, Model, load_model
 from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.tools.plan import Deployment
+from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.manager.config import NaturalKVCacheConfig
-from hybrid_blocks.vllm.natural import install, logged_capacity, pipeline_stages, platform, refusal
+from hybrid_blocks.vllm.natural import install, pipeline_stages, platform, refusal
 from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
@@ -181,12 +182,12 @@ def test_more_requests_than_slabs_are_warned_of(monkeypatch: pytest.MonkeyPatch)
             self.records.append(record.getMessage())
 
     heard = Notes()
-    monkeypatch.setattr(logged_capacity.logger, "level", logging.INFO)
-    logged_capacity.logger.manager._clear_cache()  # type: ignore[attr-defined]
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logger.manager._clear_cache()  # type: ignore[attr-defined]
     # Another test may have had the same said.
     for said_once in (vllm.logger._print_info_once, vllm.logger._print_warning_once):
         said_once.cache_clear()
-    with patch.object(logged_capacity.logger, "handlers", [heard]):
+    with patch.object(logger, "handlers", [heard]):
         engine = Engine(
             load_model("Nemotron-H-47B"), DEPLOYMENT, MEMORY, scheduler_config__max_num_seqs=1024
         )
