@@ -123,7 +123,11 @@ def test_level_natural_serves_pulls_by_the_connector_that_knows_slabs() -> None:
         (SEVERAL, [OURS, OURS], None),
         (SEVERAL, [OURS, {"kv_connector": "NixlConnector"}], "the KV connector NixlConnector"),
         (SEVERAL, [OURS, PULLS], None),
-        (SEVERAL, [PULLS | BOTH_WAYS], "connector HybridNixlConnector with bidirectional_kv_xfer"),
+        (
+            SEVERAL,
+            [PULLS | BOTH_WAYS],
+            "the KV connector HybridNixlConnector with bidirectional_kv_xfer",
+        ),
         (None, [OURS], "the KV connector MultiConnector"),
     ],
 )

@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from hybrid_blocks.errors import InvalidArgumentError
 from hybrid_blocks.tools.doctor import answer
 from hybrid_blocks.tools.profile.engine import Groups, make_scheduler
 from hybrid_blocks.vllm import attach, install, level, recorder
-from hybrid_blocks.vllm.log import logger
 from hybrid_blocks.vllm.scheduler import batching, one_call
 from hybrid_blocks.vllm.surface import support
 from vllm.v1.core.sched import async_scheduler as vllms_async
@@ -165,7 +164,9 @@ def test_on_a_release_that_is_not_tested_vllms_own_stay(monkeypatch: pytest.Monk
 
 def test_the_log_says_how_to_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(logger, "info", lambda text, *values: lines.append(text % values))
+    monkeypatch.setattr(
+        one_call, "logger", SimpleNamespace(info=lambda *it: lines.append(it[0] % it[1:]))
+    )
     attach.register()
     made(vllms_async.AsyncScheduler)
     assert lines == [
