@@ -96,7 +96,7 @@ def shadow_command(  # noqa: PLR0917 - typer reads the options from the signatur
     kept = read_retention(retention)
     if isinstance(kept, str):
         raise ReplayError("--retention best: give the setting of the engine")
-    split(file)  # a wrong name is refused before vLLM is asked for
+    split(file)  # refuse a wrong name before vLLM is needed
     need_vllm(" to replay its rules")
     allow_no_gpu()
     os.nice(NICENESS)
