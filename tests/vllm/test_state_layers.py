@@ -9,6 +9,15 @@ from typing import Any
 
 import pytest
 import vllm
+from hybrid_blocks.model.layer import (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    ShortConv,
+    State,
+)
 from hybrid_blocks.vllm import releases
 from hybrid_blocks.vllm.surface.support import TESTED
 from hybrid_blocks.vllm.worker import state_layers
@@ -16,6 +25,19 @@ from hybrid_blocks.vllm.worker import state_layers
 ROOT = Path(vllm.__file__).parent
 TABLE = tomllib.loads(Path(state_layers.__file__).with_suffix(".toml").read_text())
 BASE = "MambaBase"
+PLANNED_AS: dict[str, type[State]] = {
+    "MambaMixer": Mamba1,
+    "MambaMixer2": Mamba2,
+    "ShortConv": ShortConv,
+    "QwenGatedDeltaNetAttention": GatedDeltaNet,
+    "OlmoHybridGatedDeltaNetAttention": GatedDeltaNet,
+    "KimiK3DeltaAttention": KimiDeltaAttention,
+    "Glm5NextLinearAttention": KimiDeltaAttention,
+    "BailingMoeV3KimiDeltaAttention": KimiDeltaAttention,
+    "MiniMaxText01LinearAttention": LightningAttention,
+    "BailingMoELinearAttention": LightningAttention,
+}
+"""The planner's kind of each covered class."""
 
 
 def classes() -> dict[str, dict[str, ast.ClassDef]]:
@@ -94,6 +116,12 @@ def test_rows_that_multiply_weights_say_so() -> None:
         texts = [ast.unparse(node) for node in methods]
         projects = any("out_proj(" in text or "dense(" in text for text in texts)
         assert projects == row.get("projects", False), name
+
+
+@pytest.mark.parametrize("row", TABLE["covered"], ids=lambda row: row["class"].partition(":")[2])
+def test_the_replay_leaves_states_beside_drafts_where_the_layer_does(row: Any) -> None:
+    planned = PLANNED_AS[row["class"].partition(":")[2]]
+    assert row.get("drafts", True) == planned.is_left_beside_drafts
 
 
 def test_a_derived_class_is_not_taken_for_its_base() -> None:
