@@ -174,7 +174,7 @@ def test_a_full_disk_behind_the_output_ends_no_shadow(monkeypatch: pytest.Monkey
     os.close(reads)
     monkeypatch.setattr("sys.stdout", os.fdopen(writes, "w"))
     with pytest.raises(BrokenPipeError):
-        say("to nobody")
+        say("another line")
 
 
 def _truncate(path: Path) -> None:
