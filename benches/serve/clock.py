@@ -31,6 +31,8 @@ from traffic import PREFIX, client, complete
 FOLDER = Path("build") / "clock"
 RECORD = Path(__file__).parents[1] / "record"
 STEP_TOKENS = 256
+NUM_ALONE = 10
+"""Requests that are sent one by one, a second apart."""
 NUM_UNITS = 600
 """Blocks or slabs: no request waits for one."""
 SETTINGS = {
@@ -49,7 +51,7 @@ Figures = dict[str, float]
 def load(seed: int) -> Load:
     """Return requests one by one, then crowds with less and less time between them."""
     draw = random.Random(seed)
-    asked = [(1.0 * number, *_request(draw)) for number in range(10)]
+    asked = [(1.0 * number, *_request(draw)) for number in range(NUM_ALONE)]
     for crowd, gap in enumerate((3.0, 2.0, 1.0, 0.5)):
         start = 12.0 + 8.0 * crowd
         asked += [(start + gap * number / 6, *_request(draw)) for number in range(16)]
@@ -92,10 +94,12 @@ def _figures(arrived: object, first: object, end: object, outputs: object) -> Fi
     arrived, first, end, outputs = map(np.asarray, (arrived, first, end, outputs))
     several = outputs > 1
     each = (end - first)[several] / (outputs[several] - 1)
+    alone = np.argsort(arrived)[:NUM_ALONE]
     return {
         "first_mean_ms": 1e3 * float((first - arrived).mean()),
         "first_p50_ms": 1e3 * float(np.median(first - arrived)),
         "first_p95_ms": 1e3 * float(np.percentile(first - arrived, 95)),
+        "first_alone_ms": 1e3 * float((first - arrived)[alone].mean()),
         "token_mean_ms": 1e3 * float(each.mean()),
         "token_p50_ms": 1e3 * float(np.median(each)),
         "seconds": float(end.max() - arrived.min()),
