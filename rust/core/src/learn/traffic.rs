@@ -55,6 +55,9 @@ const SURVIVAL_MEMORY: f64 = 32.0;
 /// That share is taken to be at least this.
 const LEAST_SURVIVAL: f64 = 0.01;
 
+/// The largest cache for which running requests leave room, over that room.
+const MOST_OF_ROOM: f64 = 4.0;
+
 /// Blocks that are looked at for one whose key is remembered among those evicted lately. When as many blocks were evicted
 /// since as there are, a key is remembered in 37 % of cases, and one of 8 in 97 %.
 const PROBES: u32 = 8;
@@ -407,9 +410,12 @@ impl Traffic {
         self.placement.outlook(class, prompt_tokens, &lengths, &none).saved(1)
     }
 
-    /// Whether each of `num_running` requests is to have room for a checkpoint beside it, rather than more run.
+    /// Whether each of `num_running` requests is to have room for a checkpoint beside it, rather than more run. A cache
+    /// much larger than that room finds as much without it.
     pub(crate) fn leaves_room(&self, num_running: usize) -> bool {
-        self.savings.is_worth_room(num_running as f64, self.state_tokens, self.step_tokens)
+        let room = num_running as f64 * self.state_tokens;
+        self.pressure.cached_tokens() <= MOST_OF_ROOM * room
+            && self.savings.is_worth_room(num_running as f64, self.state_tokens, self.step_tokens)
     }
 
     /// Returns the worth of each checkpoint of a request of `plan` at `lengths`, ascending, next to all other

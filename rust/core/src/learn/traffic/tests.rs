@@ -260,6 +260,25 @@ fn requests_leave_each_other_room_once_checkpoints_were_seen_to_save() {
 }
 
 #[test]
+fn a_cache_much_larger_than_the_room_finds_as_much_without_it() {
+    let mut traffic = traffic();
+    let class = PromptClass::default();
+    for _ in 0..2_000 {
+        traffic.on_prompt(class, None, None, 400);
+        let prompt = Prompt { start: 400, num_tokens: 600, class, ..Prompt::default() };
+        let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
+        traffic.on_end(&plan, 400, 602, &[]);
+    }
+    traffic.pressure.on_evicted(0.01, 0.5);
+    let cached = traffic.pressure.cached_tokens();
+    let room = |num: u16| f64::from(num) * traffic.state_tokens;
+    let fits = |times: f64| (1..=u16::MAX).take_while(|&num| times * room(num) <= cached).count();
+    let (many, few) = (fits(3.0), fits(5.0));
+    assert!(few > 0 && traffic.leaves_room(many), "{many} of {cached} tokens");
+    assert!(!traffic.leaves_room(few), "{few} of {cached} tokens");
+}
+
+#[test]
 fn where_little_is_found_an_earlier_request_teaches_though_all_of_it_is_gone() {
     let class = PromptClass::default();
     let author = Author { num_tokens: 6_000, class, ..Author::default() };
