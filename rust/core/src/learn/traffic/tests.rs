@@ -240,35 +240,34 @@ fn a_checkpoint_saves_what_lies_between_it_and_where_its_request_began() {
     assert!(from(5_900) < 0.1 * from(0), "{}", from(5_900));
 }
 
+/// Lets many prompts of 600 tokens find `start` of them.
+fn serve(traffic: &mut Traffic, start: u32) {
+    for _ in 0..2_000 {
+        let class = PromptClass::default();
+        traffic.on_prompt(class, None, None, start);
+        let prompt = Prompt { start, num_tokens: 600, class, ..Prompt::default() };
+        let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
+        traffic.on_end(&plan, start, 602, &[]);
+    }
+}
+
 #[test]
 fn requests_leave_each_other_room_once_checkpoints_were_seen_to_save() {
     let mut traffic = traffic();
-    let mut serve = |start: u32| {
-        for _ in 0..2_000 {
-            let class = PromptClass::default();
-            traffic.on_prompt(class, None, None, start);
-            let prompt = Prompt { start, num_tokens: 600, class, ..Prompt::default() };
-            let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
-            traffic.on_end(&plan, start, 602, &[]);
-        }
+    let mut leaves_room = |start| {
+        serve(&mut traffic, start);
         traffic.leaves_room(4)
     };
-    assert!(!serve(0), "each prompt is the only one of its kind");
-    assert!(serve(400), "most of a prompt is found");
-    assert!(!serve(0));
+    assert!(!leaves_room(0), "each prompt is the only one of its kind");
+    assert!(leaves_room(400), "most of a prompt is found");
+    assert!(!leaves_room(0));
     assert!(!Traffic::new(&cache(), 2).leaves_room(4), "nothing is known");
 }
 
 #[test]
 fn a_cache_much_larger_than_the_room_finds_as_much_without_it() {
     let mut traffic = traffic();
-    let class = PromptClass::default();
-    for _ in 0..2_000 {
-        traffic.on_prompt(class, None, None, 400);
-        let prompt = Prompt { start: 400, num_tokens: 600, class, ..Prompt::default() };
-        let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
-        traffic.on_end(&plan, 400, 602, &[]);
-    }
+    serve(&mut traffic, 400);
     traffic.pressure.on_evicted(0.01, 0.5);
     let cached = traffic.pressure.cached_tokens();
     let room = |num: u16| f64::from(num) * traffic.state_tokens;
