@@ -55,7 +55,7 @@ const SURVIVAL_MEMORY: f64 = 32.0;
 /// That share is taken to be at least this.
 const LEAST_SURVIVAL: f64 = 0.01;
 
-/// The largest cache for which running requests leave room, over that room.
+/// Running requests leave room only in a cache that is at most this many times as large.
 const MOST_OF_ROOM: f64 = 4.0;
 
 /// Blocks that are looked at for one whose key is remembered among those evicted lately. When as many blocks were evicted
