@@ -3,7 +3,9 @@
 A step takes the time of kernels that were measured on that card, or an estimate from the model's
 shape. Each cell is a model, a load, a number of requests at a time and a memory. A cell runs at
 level ``natural``, which leaves states inside chunks of prompts, and with each of stock vLLM's
-settings. Cells of one model and load differ in memory and requests at a time, in turns.
+settings. Cells of one model and load differ in memory and requests at a time, in turns. In a turn
+of their own requests draft, by the model's head or by n-grams; the drafter's own time is left out,
+which both sides spend alike.
 """
 
 import hashlib
@@ -27,6 +29,7 @@ from hybrid_blocks.tools.plan import plan_natural, plan_vllm
 from hybrid_blocks.tools.replay.cache import SharedCache, plan_cache, share_text
 from hybrid_blocks.tools.trace import Trace
 from loads import generate
+from msgspec.structs import replace
 from natural.served import Served
 from vllm.v1.core.sched.output import SchedulerOutput
 
@@ -47,6 +50,10 @@ SHARES = (0.05, 0.10, 0.20, 0.50, 1.0)
 """Memories, as shares of what holds everything."""
 CELLS = 2
 """Cells of a model and load; 20 are all pairs of `RUNNING` and `SHARES`."""
+DRAFTED = 2
+"""The turn of the cells whose requests draft, one of a model and load."""
+HEAD_DRAFTS, NGRAM_DRAFTS = 2, 4
+"""Drafts of a step."""
 ROOM = 2
 """Requests of the longest length that fit into the least memory, in which vLLM starts."""
 
@@ -54,24 +61,25 @@ ROOM = 2
 def cases(chosen: Chosen) -> Cases:
     """Yield level ``natural`` and each of stock vLLM's settings, for every cell."""
     models, loads = chosen.models or MODELS, chosen.loads or tuple(LOADS)
-    pairs = list(product(enumerate(loads), enumerate(models)))
-    for turn, (load_at, load), (model_at, name) in (
-        (turn, *pair) for turn in range(chosen.cells or CELLS) for pair in pairs
+    turns = [*((turn, False) for turn in range(chosen.cells or CELLS)), (DRAFTED, True)]
+    for (turn, drafted), (load_at, load), (model_at, name) in product(
+        turns, enumerate(loads), enumerate(models)
     ):
         running = tuple(RUNNING)[(load_at + model_at + turn) % len(RUNNING)]
         share = SHARES[(load_at + 2 * model_at + 3 * turn) % len(SHARES)]
+        drafts = (HEAD_DRAFTS if load_model(name).draft_layers else NGRAM_DRAFTS) if drafted else 0
         for side in chosen.sides:
-            yield from of_cell(load, name, running, share, chosen.data, side)
+            yield from of_cell(load, name, running, share, chosen.data, side, drafts)
 
 
 def of_cell(  # noqa: PLR0917 - the parts of a cell's name
-    load: str, name: str, running: int, share: float, data: Path, side: Side
+    load: str, name: str, running: int, share: float, data: Path, side: Side, drafts: int = 0
 ) -> Cases:
     """Yield one side of a cell: stock vLLM with each of its settings."""
     model = load_model(name)
     trace = load_of(load, RUNNING[running], data)
     longest = int(trace.total_tokens.max()) + 1
-    deployed = deployment(longest)
+    deployed = replace(deployment(longest), num_speculative_tokens=drafts)
     plan = plan_natural(model, 64 * GIB, deployed)
     least = ROOM * plan.slabs(1, longest) * plan.slab_bytes
     memory = max(int(share * everything(model, load, RUNNING[running], data)), least)
@@ -86,6 +94,8 @@ def of_cell(  # noqa: PLR0917 - the parts of a cell's name
     about["clock"] = hashlib.sha256(repr(time).encode()).hexdigest()[:8]
     for setting in case.settings() if side is Side.STOCK else (case,):
         key = about | {"unit": setting.match_unit, "retention": setting.retention}
+        if drafts:
+            key |= {"drafts": f"{setting.drafter}:{drafts}", "junctions": setting.junctions}
         yield key, partial(measure, side, setting, trace, time)
 
 
@@ -122,7 +132,7 @@ class Watch:
 
     def see(self, scheduled: SchedulerOutput) -> None:
         """Let a step's time pass."""
-        prompt = decodes = context = chunks = 0
+        prompt = decodes = drafts = context = chunks = 0
         pairs = 0.0
         ended = []
         for id_, count in scheduled.num_scheduled_tokens.items():
@@ -134,11 +144,12 @@ class Watch:
                 chunks += 1
             else:
                 decodes += 1
+                drafts += count - 1
                 context += start
             if id_ not in self.first and request.num_computed_tokens >= request.num_tokens:
                 ended.append(id_)
         if prompt + decodes:
-            self.now += self.time.milliseconds(prompt, decodes, context, pairs)
+            self.now += self.time.milliseconds(prompt, decodes, context, pairs, drafts)
             self.steps += 1
         self.chunks += chunks
         self.preemptions += len(scheduled.preempted_req_ids or ())
@@ -167,14 +178,15 @@ def measure(side: Side, case: Case, trace: Trace, time: StepTime) -> Row:
 def check(rows: list[Row]) -> Iterator[str]:
     """Name the cells in which the first token comes later than in the best of stock vLLM."""
     for natural, stock in _cells(rows):
-        name = ", ".join(str(natural[key]) for key in CELL)
+        name = ", ".join(_name(natural))
         for figure in FIGURES:
             ours, theirs = natural[figure], stock[figure]
             if ours > ALIKE * theirs:
                 yield f"{name}: {figure} {ours:.0f}, stock vLLM {theirs:.0f}"
 
 
-CELL = ("load", "model", "running", "share")
+DRAFTS = "drafts"
+CELL = ("load", "model", "running", "share", DRAFTS)
 FIGURES = ("mean_ms", "p95_ms")
 ALL = "all"
 ALIKE = 1.005
@@ -183,8 +195,7 @@ ALIKE = 1.005
 
 def _cells(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
     """Yield the row of level ``natural`` and that of vLLM's best setting, by the mean."""
-    by = itemgetter(*CELL)
-    for _, group in groupby(sorted(rows, key=by), key=by):
+    for _, group in groupby(sorted(rows, key=_name), key=_name):
         found = list(group)
         natural = [row for row in found if row["side"] == Side.NATURAL]
         stock = [row for row in found if row["side"] == Side.STOCK]
@@ -192,7 +203,19 @@ def _cells(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
             yield natural[-1], min(stock, key=itemgetter("mean_ms"))
 
 
-def table(rows: list[Row]) -> Iterator[str]:
+def _name(row: Row) -> list[str]:
+    return [str(row[part]) for part in CELL if part in row]
+
+
+def tables(rows: list[Row]) -> Iterator[str]:
+    """Write a table of the cells without drafts, and one of those with them."""
+    for drafted in (False, True):
+        if chosen := [row for row in rows if (DRAFTS in row) is drafted]:
+            yield f"with{'' if drafted else 'out'} drafts:"
+            yield from _table(chosen)
+
+
+def _table(rows: list[Row]) -> Iterator[str]:
     """Write a table of loads and models: means over their cells, beside vLLM's best setting."""
     cells = list(_cells(rows))
     models, loads = (list(dict.fromkeys(row[part] for row in rows)) for part in ("model", "load"))

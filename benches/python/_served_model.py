@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from math import gcd
 from typing import Any
 from unittest.mock import patch
@@ -27,6 +28,7 @@ from hybrid_blocks.vllm.scheduler import one_call
 from natural.engine import Engine
 from natural.served import Served
 from plan_oracle import Oracle
+from vllm.config import VllmConfig
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -39,6 +41,10 @@ class Side(StrEnum):
     NATURAL = "natural"
 
 
+ACCEPTANCE = 0.7
+"""Share of drafts that are right."""
+
+
 @dataclass(frozen=True)
 class Case:
     """A model in ``memory_bytes`` that runs at most ``num_requests`` requests.
@@ -46,6 +52,10 @@ class Case:
     ``retention`` is vLLM's ``--prefix-cache-retention-interval`` and ``match_unit`` its
     ``--prefix-match-unit``, both of the stock side alone. At level ``natural`` states are left
     ``inside`` chunks of prompts, as by workers on a card, or chunks end there.
+
+    ``junctions`` is ``--enable-mamba-shared-prefix-checkpoint``, which takes effect with a match
+    unit and drafts of a head. A deployment with speculative tokens drafts, by the model's head or
+    by n-grams, and `ACCEPTANCE` of the drafts are right.
 
     A ``fast`` case runs the one-call scheduler, and stock vLLM's side at level ``manager``. Their
     decisions are those of vLLM's own code.
@@ -57,6 +67,7 @@ class Case:
     num_requests: int
     retention: int | None = 0
     match_unit: int | None = None
+    junctions: bool = False
     inside: bool = False
     fast: bool = False
 
@@ -65,7 +76,17 @@ class Case:
         block = align.block_size(self.model, self.deployment.rank(self.model), self.deployment)
         for one in vllm_settings(self.model, self.deployment):
             kept = one.retention and round_up(one.retention, block)
-            yield replace(self, match_unit=one.match_unit, retention=kept)
+            found = replace(self, match_unit=one.match_unit, retention=kept)
+            yield found
+            if found.match_unit and self.drafter == "mtp":
+                yield replace(found, junctions=True)
+
+    @property
+    def drafter(self) -> str | None:
+        """The method of drafts, if there are any."""
+        if not self.deployment.num_speculative_tokens:
+            return None
+        return "mtp" if self.model.draft_layers else "ngram"
 
 
 @contextmanager
@@ -85,9 +106,18 @@ def serving(side: Side, case: Case) -> Iterator[Served]:
             hash_block_size=unit,
             scheduler_cls=one_call.Scheduler if case.fast else Scheduler,
             num_draft_tokens=case.deployment.num_speculative_tokens,
+            draft_method="eagle" if case.drafter == "mtp" else "ngram",
+            configure=partial(_configure, side, case),
         )
         _check(side, scheduler)
-        yield Served(scheduler, config, make_hasher(unit))
+        lookahead = [scheduler.num_hash_lookahead_tokens] if case.drafter == "mtp" else []
+        acceptance = ACCEPTANCE if case.drafter else None
+        yield Served(scheduler, config, make_hasher(unit, *lookahead), acceptance)
+
+
+def _configure(side: Side, case: Case, config: VllmConfig) -> None:
+    if side is Side.STOCK:
+        config.cache_config.enable_mamba_shared_prefix_checkpoint = case.junctions
 
 
 def _plan(side: Side, case: Case) -> KVCacheConfig:

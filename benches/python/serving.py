@@ -93,7 +93,7 @@ def main() -> None:
             sys.stdout.flush()
             found.append(row)
         if figure is _served_first_token:
-            sys.stdout.writelines(f"{line}\n" for line in _served_first_token.table(found))
+            sys.stdout.writelines(f"{line}\n" for line in _served_first_token.tables(found))
         missed += [f"{name}: {line}" for line in figure.check(found)]
         # One of the figure's own models may be refused on this machine, but not all of them.
         if arguments.models or {row["side"] for row in found} != set(Side):

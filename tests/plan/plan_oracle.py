@@ -78,6 +78,8 @@ class Oracle:
         self.model = model
         self.deployment = deployment
         self.config = _vllm_config(model, deployment)
+        if deployment.num_speculative_tokens:
+            self.config.speculative_config = speculation(model, deployment.num_speculative_tokens)
         if match_unit is not None:
             self.config.cache_config.prefix_match_unit = match_unit
         is_async = deployment.in_flight_tokens > deployment.max_num_batched_tokens
@@ -166,7 +168,10 @@ class Oracle:
             spec = held.get_kv_cache_spec(self.config)
             assert isinstance(spec, MambaSpec)
             return replace(spec, num_speculative_blocks=self.deployment.num_speculative_tokens)
-        return self.attention_spec(cache, self.block_tokens)
+        spec = self.attention_spec(cache, self.block_tokens)
+        # Before 0.33 vLLM told a drafter's layers by their names.
+        is_told = layer.draft and hasattr(spec, "is_draft")
+        return replace(spec, is_draft=True) if is_told else spec
 
     def _sparse(self, stage: tuple[Layer, ...]) -> dict[str, KVCacheSpec]:
         """Specs of what sparse attention keeps beside its layers, as Qwen4-Exp's model has them."""
@@ -289,6 +294,16 @@ def _fake_backend(cache: State, oracle: Oracle) -> Iterator[None]:
         patch.object(ModelRegistry, "resolve_model_cls", lambda *_, **__: (model_class, "")),
     ):
         yield
+
+
+def speculation(model: Model, num_tokens: int) -> Any:
+    """Return a drafter: the model's own head, or n-grams, which have no layers."""
+    has_head = bool(model.draft_layers)
+    method = "mtp" if has_head else "ngram"
+    answers = dict.fromkeys(("use_eagle", "use_eagle_block_drop"), lambda: has_head)
+    own = {"num_speculative_tokens": num_tokens, "method": method, "compute_hash": lambda: ""}
+    own |= {"disable_lookahead_block_hashes": False, "use_multi_module_mtp": lambda: False}
+    return SimpleNamespace(**own, **answers)
 
 
 def _vllm_config(model: Model, deployment: Deployment) -> VllmConfig:

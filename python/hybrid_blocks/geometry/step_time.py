@@ -75,13 +75,17 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     source: str = MEASURED
 
     def milliseconds(
-        self, prompt_tokens: int, decodes: int, context_tokens: int, pairs: float
+        self, prompt_tokens: int, decodes: int, context_tokens: int, pairs: float, drafts: int = 0
     ) -> float:
-        """Return the time of a step; ``pairs`` are single pairs."""
+        """Return the time of a step; ``pairs`` are single pairs.
+
+        ``drafts`` are tokens that requests verify beside the one that they decode. A state is read
+        once a request, and written once a token.
+        """
         return (
-            self._of_tokens(prompt_tokens + decodes)
+            self._of_tokens(prompt_tokens + decodes + drafts)
             + self.prompt * prompt_tokens
-            + self.decode * decodes
+            + self.decode * (decodes + drafts / 2)
             + self.context * context_tokens
             + self.pair * pairs / 1e6
             + self.chunk * (prompt_tokens > 0)

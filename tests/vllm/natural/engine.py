@@ -117,7 +117,8 @@ class Engine(plan_oracle.Oracle):
         self.config.cache_config.kv_cache_layout = layout
         self.config.cache_config.block_size = 16
         if deployment.num_speculative_tokens:
-            self.config.speculative_config = speculation(deployment.num_speculative_tokens)
+            drafter = plan_oracle.speculation(model, deployment.num_speculative_tokens)
+            self.config.speculative_config = drafter
         for name, value in config.items():
             holder: Any = self.config
             *path, last = name.split("__")
@@ -167,13 +168,6 @@ class Engine(plan_oracle.Oracle):
     def capacity(self) -> tuple[int, float]:
         """Tokens and requests of the maximum length, as vLLM logs them."""
         return get_kv_cache_capacity(self.config, self.scheduler_config())
-
-
-def speculation(num_tokens: int) -> Any:
-    """A drafter without layers of its own kind, as n-gram speculation."""
-    absent = dict.fromkeys(("use_eagle", "use_eagle_block_drop"), lambda: False)
-    own = {"num_speculative_tokens": num_tokens, "method": "ngram", "compute_hash": lambda: ""}
-    return SimpleNamespace(**own, **absent)
 
 
 @contextmanager

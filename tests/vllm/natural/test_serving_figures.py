@@ -9,6 +9,7 @@ from typing import Any
 import _served_chunks
 import _served_first_token
 import _served_hits
+import _served_model
 import _served_prompts
 import _served_running
 import numpy as np
@@ -21,8 +22,10 @@ from hybrid_blocks.model import load_model
 from hybrid_blocks.tools.plan import plan_natural
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName, VllmOptions, model_cache
 from hybrid_blocks.tools.replay import replay as run_replay
-from hybrid_blocks.tools.trace import generate_workload
+from hybrid_blocks.tools.trace import Trace, generate_workload
 from hybrid_blocks.tools.trace.builder import TraceBuilder
+from msgspec import structs
+from vllm.v1.core.sched.output import SchedulerOutput
 
 GIB = 2**30
 
@@ -120,6 +123,70 @@ def test_all_pairs_of_memory_and_requests_at_a_time_are_cells_of_a_load_and_mode
     chosen = Chosen(Path(), ("Nemotron-H-8B",), ("code",), (Side.NATURAL,), cells=20)
     cells = {(key["running"], key["share"]) for key, _ in _served_first_token.cases(chosen)}
     assert len(cells) == 20
+
+
+def drafting(model: str, num_drafts: int, num_requests: int = 60) -> tuple[Case, Trace]:
+    trace = generate_workload("agents", num_requests=num_requests)
+    deployed = deployment(int(trace.total_tokens.max()) + 1)
+    deployed = structs.replace(deployed, num_speculative_tokens=num_drafts)
+    return Case(load_model(model), 16 * GIB, deployed, num_requests=16, inside=True), trace
+
+
+@pytest.mark.parametrize(("model", "num_drafts"), [("Qwen3.5-27B", 2), ("Nemotron-H-8B", 4)])
+@pytest.mark.parametrize("side", Side)
+def test_drafts_that_are_right_are_taken_and_change_no_answer(
+    side: Side, model: str, num_drafts: int
+) -> None:
+    case, trace = drafting(model, num_drafts, 16)
+    with _served_model.serving(side, case) as served:
+        drafted = accepted = 0
+        requests: dict[str, Any] = {}
+
+        def count(scheduled: SchedulerOutput) -> None:
+            nonlocal drafted, accepted
+            for id_, drafts in scheduled.scheduled_spec_decode_tokens.items():
+                requests[id_] = served.scheduler.requests[id_]
+                right = served._sampled(id_, drafts)
+                drafted += len(drafts)
+                accepted += len(right) - 1
+
+        _served_hits.serve(served, trace, case.num_requests, count)
+    for id_, request in requests.items():
+        assert list(request.all_token_ids) == trace.token_ids(int(id_)).tolist()
+    assert len(requests) == len(trace)
+    share = _served_model.ACCEPTANCE
+    expected = sum(share**count for count in range(1, num_drafts + 1)) / num_drafts
+    assert accepted / drafted == pytest.approx(expected, rel=0.1)
+
+
+def test_states_at_junctions_are_a_setting_beside_the_drafts_of_a_head() -> None:
+    case, trace = drafting("Qwen3.5-27B", 2)
+    settings = list(case.settings())
+    with_junctions = [it for it in settings if it.junctions]
+    assert {(it.match_unit, it.retention) for it in with_junctions} == {
+        (unit, retention) for unit in (64, 16) for retention in (0, None)
+    }
+    found = [
+        _served_hits.measure(Side.STOCK, replace(with_junctions[0], junctions=so), trace)
+        for so in (False, True)
+    ]
+    assert found[0]["hit_tokens"] != found[1]["hit_tokens"]
+    assert not any(it.junctions for it in drafting("Nemotron-H-8B", 4)[0].settings())
+    assert not any(it.junctions for it in drafting("Qwen3.5-27B", 0)[0].settings())
+
+
+def test_cells_whose_requests_draft_have_a_table_of_their_own() -> None:
+    chosen = Chosen(Path(), ("Nemotron-H-8B",), ("seats",))
+    keys = [key for key, _ in _served_first_token.cases(chosen)]
+    assert {key.get("drafts") for key in keys} == {None, "ngram:4"}
+    times = {"mean_ms": 10.0, "p95_ms": 20.0, "hit_rate": 0.5, "chunks": 60}
+    tables = list(_served_first_token.tables([key | times for key in keys]))
+    assert [line for line in tables if line.startswith(("with", "no later"))] == [
+        "without drafts:",
+        "no later in 2 and 2 of 2 cells: 1.00; 1.00",
+        "with drafts:",
+        "no later in 1 and 1 of 1 cells: 1.00; 1.00",
+    ]
 
 
 def test_a_prompt_that_a_step_holds_takes_one_chunk_where_its_states_leave_the_forward(
