@@ -1,5 +1,8 @@
 """Whole-number arithmetic."""
 
+from collections.abc import Iterable
+from itertools import accumulate, chain, takewhile
+
 
 def ceil_div(numerator: int, denominator: int) -> int:
     """Smallest whole number not below the quotient."""
@@ -24,6 +27,23 @@ def prompts_outweigh(
     num_generating = num_running - num_prompts
     gained = num_prompts > max(num_waiting - 1, 0) * step_budgets
     return gained and 2 * num_prompts + num_waiting >= num_generating
+
+
+def tokens_of_short(
+    chunk: int, running: Iterable[int], waiting: Iterable[int], step_tokens: int
+) -> int:
+    """Tokens of a chunk that a prompt, which goes on, leaves to requests behind it.
+
+    ``running`` and ``waiting`` are the tokens that these have to compute, in their order. Those
+    that end in this step get an eighth of ``step_tokens`` at most. A running one that needs more is
+    passed over. Requests are admitted in their order, so nobody behind one that needs more counts.
+    """
+    most = step_tokens // 8
+    if chunk <= most:
+        return 0
+    short = (num for num in running if num <= most)
+    totals = takewhile(lambda total: total <= most, accumulate(chain(short, waiting)))
+    return max(totals, default=0)
 
 
 def round_up(value: int, multiple: int) -> int:

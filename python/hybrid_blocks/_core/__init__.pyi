@@ -449,6 +449,13 @@ class BlockManager:
             UnknownRequestError: The handle names no request.
         """
 
+    def num_uncached(self, handle: int) -> int:
+        """Return how many tokens a waiting request would compute if it were admitted now.
+
+        Raises:
+            UnknownRequestError: The handle names no request.
+        """
+
     def chunk(self, handle: int, start: int, most: int) -> int:
         """Return how many tokens after ``start`` one step computes, at most ``most``.
 

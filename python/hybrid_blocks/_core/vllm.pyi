@@ -401,6 +401,9 @@ class RustKVCacheManager:
         That prompt is computed in this step, and this request would compute no less itself.
         """
 
+    def num_uncached(self, request: Any) -> int:
+        """Return how many tokens a waiting request would compute if it were admitted now."""
+
     def is_stuck(self, request: Any) -> bool:
         """Return whether a request holds blocks, no other does, and it cannot grow with them."""
 

@@ -184,11 +184,15 @@ fn a_request_that_waits_resumes_from_the_longest_state_after_one_step() {
     let again = add(&mut manager, "again", 1, PROMPT + 4);
     schedule(&mut manager, first, PROMPT);
     assert_eq!(manager.waits_for_checkpoint(again), Ok(true));
+    assert_eq!(manager.num_uncached(again), Ok(PROMPT + 4));
     assert_eq!(positions(&mut manager), [20, 36]);
     manager.advance(&[first], &[PROMPT]).unwrap();
     manager.tick();
     assert_eq!(manager.waits_for_checkpoint(again), Ok(false));
+    assert_eq!(manager.num_uncached(again), Ok(PROMPT + 4 - 36));
     assert_eq!(hit(&mut manager, again), 36);
+    schedule(&mut manager, again, PROMPT + 4 - 36);
+    assert_eq!(manager.num_uncached(again), Ok(PROMPT + 4), "it looks for no hit any more");
 }
 
 #[test]

@@ -134,6 +134,10 @@ impl BlockManager {
         self.manager.call(py, |manager| manager.waits_for_checkpoint(handle.0))
     }
 
+    fn num_uncached(&self, py: Python<'_>, handle: Handle) -> PyResult<u32> {
+        self.manager.call(py, |manager| manager.num_uncached(handle.0))
+    }
+
     fn chunk(
         &self,
         py: Python<'_>,

@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from time import perf_counter_ns
 
 import numpy as np
 import numpy.typing as npt
 
-from hybrid_blocks.arithmetic import needs_more, prompts_outweigh
+from hybrid_blocks.arithmetic import needs_more, prompts_outweigh, tokens_of_short
 from hybrid_blocks.tools.replay.cache import Cache, LiveBytes
 from hybrid_blocks.tools.replay.clock import Arrivals, Timeline
 from hybrid_blocks.tools.replay.config import EngineConfig, RefusedRequestError
@@ -176,6 +177,8 @@ class VirtualEngine:
                 break
             handle, start = int(batch.handle[row]), int(batch.computed[row])
             most = min(int(chunks[row]), left)
+            if most < chunks[row]:
+                most -= self._left_to_short(most, chunks[row + 1 :].tolist())
             chunks[row] = self.meter.call(self._manager.chunk, handle, start, most)
         before = np.cumsum(chunks) - chunks
         chunks = np.minimum(chunks, budget - before)
@@ -365,9 +368,11 @@ class VirtualEngine:
 
     def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
         left = state.known - matched
-        if self._manager.starts_later and self._starts_later(left, budget):
+        if self._manager.weighs_prompts and self._starts_later(left, budget):
             return 0
         most = min(left, budget)
+        if most < left:
+            most -= self._left_to_short(most, joining=1)
         return self.meter.call(self._manager.chunk, state.handle, matched, most)
 
     def _starts_later(self, left: int, budget: int) -> bool:
@@ -378,6 +383,23 @@ class VirtualEngine:
         return is_cut and prompts_outweigh(
             self._num_computing(), len(self._waiting), len(self._batch), budgets
         )
+
+    def _left_to_short(self, chunk: int, running: Sequence[int] = (), joining: int = 0) -> int:
+        """Return the tokens of a step that a prompt, which the budget cuts, leaves to short ones.
+
+        Behind it are ``running`` requests, by the tokens that they have to compute, and those that
+        wait behind ``joining`` ones.
+        """
+        if not self._manager.weighs_prompts:
+            return 0
+        seats = self.config.max_num_seqs - len(self._batch) - joining
+        waiting = islice(self._waiting, joining, joining + max(seats, 0))
+        budget = self.config.max_num_batched_tokens
+        return tokens_of_short(chunk, running, map(self._num_uncached, waiting), budget)
+
+    def _num_uncached(self, request: int) -> int:
+        handle = self._requests.register(request).handle
+        return self.meter.call(self._manager.num_uncached, handle)
 
     def _allocate(self, state: Pending, chunk: int) -> bool:
         handles, chunks = np.array([state.handle]), np.array([chunk], dtype=np.int32)

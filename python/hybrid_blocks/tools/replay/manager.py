@@ -18,8 +18,8 @@ class ReplayManager(Protocol):
     looks_again: bool = False
     """Whether a try to admit a request counts though it is refused, so that each step makes one."""
 
-    starts_later: bool = False
-    """Whether a prompt that the budget would cut waits for the next step, if it ends no later."""
+    weighs_prompts: bool = False
+    """Whether a prompt that the budget cuts leaves a part of it to others that end sooner so."""
 
     step_tokens: int = 0
     """Prompt tokens that take as long as one more step; 0 where that is not known."""
@@ -65,6 +65,10 @@ class ReplayManager(Protocol):
         Another request leaves a checkpoint in it from which this one can resume.
         """
         return False
+
+    def num_uncached(self, handle: int) -> int:  # noqa: ARG002
+        """Return how many tokens a waiting request would compute now; asked of what weighs them."""
+        return 0
 
     def could_hold(self, num_tokens: int, under_way: Sequence[tuple[int, int]]) -> bool | None:
         """Return whether what is free or reclaimable would hold ``num_tokens`` more tokens.

@@ -1,11 +1,13 @@
 """Methods of vLLM's scheduler over slabs: chunks, sessions, loads of connectors, shown capacity."""
 
+from itertools import islice
 from typing import Any
 
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
-from hybrid_blocks.arithmetic import ceil_div, needs_more, prompts_outweigh
+from hybrid_blocks.arithmetic import ceil_div, needs_more, prompts_outweigh, tokens_of_short
 from hybrid_blocks.vllm.natural.manager import NaturalKVCacheManager
 from hybrid_blocks.vllm.specs import is_state
 
@@ -38,6 +40,8 @@ def _split(
     start = request.num_computed_tokens + before
     if _starts_later(self, request, request.num_tokens - start, num_new_tokens):
         return 0
+    if num_new_tokens < request.num_tokens - start:
+        num_new_tokens -= _left_to_short(self, request, num_new_tokens)
     return manager.next_boundary(request, start, start + num_new_tokens) - start
 
 
@@ -57,6 +61,29 @@ def _starts_later(scheduler: Any, request: Request, num_left: int, num_new: int)
     num_running, _ = scheduler.get_request_counts()
     budgets = scheduler.kv_cache_manager.step_tokens / scheduler.max_num_scheduled_tokens
     return prompts_outweigh(num_prompts, len(scheduler.waiting), num_running, budgets)
+
+
+def _left_to_short(scheduler: Any, request: Request, chunk: int) -> int:
+    """Return the tokens of a step that a prompt, which the budget cuts, leaves to short ones.
+
+    Requests behind a prompt of many steps would all wait for its end.
+    """
+    threshold = scheduler.scheduler_config.long_prefill_token_threshold
+    if scheduler.policy == SchedulingPolicy.PRIORITY or 0 < threshold <= chunk:
+        return 0
+    running, is_running = scheduler.running, request.status is RequestStatus.RUNNING
+    behind = running[running.index(request) + 1 :] if is_running else []
+    seats = scheduler.max_num_active_reqs - len(running) - (not is_running)
+    waiting = islice((it for it in scheduler.waiting if it is not request), max(seats, 0))
+    return tokens_of_short(
+        chunk,
+        (
+            it.num_tokens_with_spec + it.num_output_placeholders - it.num_computed_tokens
+            for it in behind
+        ),
+        map(scheduler.kv_cache_manager.num_uncached, waiting),
+        scheduler.max_num_scheduled_tokens,
+    )
 
 
 def _handle_blocked(self: Any, request: Request) -> bool:

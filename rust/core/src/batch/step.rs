@@ -26,6 +26,16 @@ impl BlockManager {
         Ok(self.core.expects_checkpoints() && self.core.hits_more_later(handle, &progress))
     }
 
+    /// Tokens that a waiting request would compute if it were admitted now. Takes nothing.
+    ///
+    /// # Errors
+    /// [`Error::UnknownRequest`].
+    pub fn num_uncached(&self, handle: u64) -> Result<u32, Error> {
+        let progress = &self.rows[self.row(handle)?].progress;
+        let is_asked = self.config.enable_caching && progress.is_waiting;
+        Ok(if is_asked { self.core.num_uncached(handle, progress) } else { progress.num_tokens })
+    }
+
     /// How many leading tokens need not be computed, at most all but one, and what ends them. Takes nothing. Nothing
     /// for a request that holds blocks.
     ///

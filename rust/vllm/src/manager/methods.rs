@@ -407,6 +407,18 @@ impl RustKVCacheManager {
         })
     }
 
+    fn num_uncached(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<u32> {
+        let (_, configured) = Self::core(slf)?;
+        let request = RequestView::new(request)?;
+        if !configured.enable_caching || request.skips_prefix_cache()? {
+            return request.num_tokens();
+        }
+        let progress = request.complete(request.progress()?, configured.heeds_boundary)?;
+        Core::change(slf, &request, None, |manager, handle| {
+            Ok(manager.num_uncached(handle, &progress))
+        })
+    }
+
     fn is_stuck(slf: &Bound<'_, Self>, request: &Bound<'_, PyAny>) -> PyResult<bool> {
         let id = RequestView::new(request)?.id()?;
         Ok(Self::on_known(slf, &id, |it, handle| it.is_stuck(handle))?.unwrap_or(false))

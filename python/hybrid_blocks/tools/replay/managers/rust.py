@@ -60,7 +60,7 @@ class RustManager(ReplayManager):
         self.core = core
         self._geometry = geometry = cache.geometry
         self.unit = unit_of(geometry, has_model=cache.model is not None)
-        self.starts_later = any(it.slots_per_request is not None for it in geometry.groups)
+        self.weighs_prompts = any(it.slots_per_request is not None for it in geometry.groups)
         placement = options.placement or CheckpointPolicy()
         self.step_tokens = placement.options["step_tokens"] or 0
         self._pools = range(len(geometry.pools))
@@ -95,6 +95,10 @@ class RustManager(ReplayManager):
     def waits_for_checkpoint(self, handle: int) -> bool:
         """Return whether a request waits for a checkpoint that another one leaves in this step."""
         return self.core.waits_for_checkpoint(handle)
+
+    def num_uncached(self, handle: int) -> int:
+        """Return how many tokens a waiting request would compute now."""
+        return self.core.num_uncached(handle)
 
     def chunk(self, handle: int, start: int, num_new_tokens: int) -> int:
         """End the chunk where a checkpoint is to be taken."""

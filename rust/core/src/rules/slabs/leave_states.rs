@@ -82,6 +82,14 @@ impl<S: Store> KvCacheManager<S> {
         Ok(end)
     }
 
+    /// Tokens that a request which holds nothing would compute now: those beyond its hit. Takes nothing, and plans
+    /// nothing. The request's digests must be up to date.
+    #[must_use]
+    pub fn num_uncached(&self, handle: u64, progress: &RequestProgress) -> u32 {
+        let hit = self.longest_hit(handle, progress.num_tokens.saturating_sub(1)).num_tokens;
+        progress.num_tokens - hit
+    }
+
     /// Whether some prompt that is computed in this step goes on to a checkpoint.
     pub fn expects_checkpoints(&self) -> bool {
         !self.coming_checkpoints.is_empty()
