@@ -36,7 +36,7 @@ def tokens_of_short(
 
     ``running`` and ``waiting`` are the tokens that these have to compute, in their order. Those
     that end in this step get an eighth of ``step_tokens`` at most. A running one that needs more is
-    passed over. Requests are admitted in their order, so nobody behind one that needs more counts.
+    passed over. Requests are admitted in their order: none counts behind one that needs more.
     """
     most = step_tokens // 8
     if chunk <= most:
