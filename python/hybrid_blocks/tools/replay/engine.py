@@ -146,7 +146,7 @@ class VirtualEngine:
         if admitted:
             rows, chunks = np.arange(running), np.ones(running, dtype=np.int32)
         else:
-            rows, chunks = self._make_room(*self._schedule(), served or 0)
+            rows, chunks = self._make_room(*self._schedule(served or 0))
         if self.counters.preemptions == preemptions:
             if not admitted:
                 running = len(self._batch)
@@ -167,23 +167,34 @@ class VirtualEngine:
     def _budget_beside(self, chunks: Counts) -> int:
         return self.config.max_num_batched_tokens - int(chunks.sum())
 
-    def _schedule(self) -> tuple[Int64s, Counts]:
-        """Return which requests compute how many tokens, as far as the budget goes."""
+    def _schedule(self, served: int) -> tuple[Int64s, Counts, int]:
+        """Return which requests compute how many tokens, as far as the budget goes.
+
+        The third is how many of them have room: the first ``served``, or those before a prompt that
+        the budget cuts. What these leave in the cache makes others short.
+        """
         batch, budget = self._batch, self.config.max_num_batched_tokens
         chunks = batch.known - batch.computed
         for row in np.flatnonzero(chunks > 1).tolist():
             left = budget - int(chunks[:row].sum())
-            if left <= 0:
+            if left <= 0 or row >= len(batch):
                 break
-            handle, start = int(batch.handle[row]), int(batch.computed[row])
             most = min(int(chunks[row]), left)
-            if most < chunks[row]:
+            if most < chunks[row] and self._manager.weighs_prompts:
+                ready = np.flatnonzero(chunks[:row] > 0)
+                ready, room = self._make_room(ready, chunks[ready].astype(np.int32), served)
+                chunks[:row], served = 0, len(ready)
+                chunks[ready] = room
+                chunks = chunks[: len(batch)]
+                if row >= len(batch):
+                    break
                 most -= self._left_to_short(most, chunks[row + 1 :].tolist())
+            handle, start = int(batch.handle[row]), int(batch.computed[row])
             chunks[row] = self.meter.call(self._manager.chunk, handle, start, most)
         before = np.cumsum(chunks) - chunks
         chunks = np.minimum(chunks, budget - before)
         rows = np.flatnonzero(chunks > 0)
-        return rows, chunks[rows].astype(np.int32)
+        return rows, chunks[rows].astype(np.int32), served
 
     def _make_room(self, rows: Int64s, chunks: Counts, served: int) -> tuple[Int64s, Counts]:
         """Allocate for the scheduled requests from ``served`` on; return those that are left.
