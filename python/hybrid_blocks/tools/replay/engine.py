@@ -202,6 +202,8 @@ class VirtualEngine:
         None are where a request that runs alone has no room, once: what is held for copies comes
         free in the next step.
         """
+        if not len(rows):
+            return rows, chunks
         while served < len(rows):
             handles = self._batch.handle[rows[served:]]
             served += self.meter.call(self._manager.allocate, handles, chunks[served:])
