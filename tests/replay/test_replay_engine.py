@@ -4,16 +4,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hybrid_blocks import BlockManager
 from hybrid_blocks.geometry.step_time import KNOTS, StepTime
 from hybrid_blocks.tools.replay import (
+    Cache,
     EngineConfig,
     ManagerName,
     ReplayError,
+    RustOptions,
     VirtualEngine,
     block_cache,
     make_manager,
     replay,
 )
+from hybrid_blocks.tools.replay.config import RefusedRequestError
+from hybrid_blocks.tools.replay.manager import Counts, Handles
+from hybrid_blocks.tools.replay.managers.rust import RustManager, make_rust
 from hybrid_blocks.tools.trace import Trace
 from hybrid_blocks.tools.trace.builder import TraceBuilder
 from hypothesis import given, settings
@@ -55,6 +61,32 @@ def made_engine(
 ) -> VirtualEngine:
     cache = block_cache(num_blocks, block_size)
     return VirtualEngine(trace, make_manager(name, cache, config), cache, config)
+
+
+class RefusesToGoOn(RustManager):
+    """A manager that weighs prompts, and has room for the first chunk of a request alone."""
+
+    def __init__(self, core: BlockManager, cache: Cache, options: RustOptions) -> None:
+        super().__init__(core, cache, options)
+        self.weighs_prompts, self.steps = True, 0
+
+    def begin_step(self) -> None:
+        super().begin_step()
+        self.steps += 1
+        assert self.steps < 10, "the engine goes on though nothing has room"
+
+    def allocate(self, handles: Handles, num_new_tokens: Counts) -> int:
+        return super().allocate(handles, num_new_tokens) if self.steps < 2 else 0
+
+
+def test_a_long_prompt_that_runs_alone_waits_one_step_for_room() -> None:
+    config = EngineConfig(max_num_batched_tokens=64, step_time=SECONDS)
+    cache = block_cache(100, 16)
+    manager = make_rust(cache, config, RustOptions(), RefusesToGoOn)
+    engine = VirtualEngine(made((300, 2, 0.0)), manager, cache, config)
+    with pytest.raises(RefusedRequestError, match="runs alone and has no room for token 300"):
+        engine.run()
+    assert manager.steps == 3
 
 
 def assert_served(trace: Trace, engine: VirtualEngine, manager: WatchedManager) -> None:

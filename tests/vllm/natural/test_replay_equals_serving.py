@@ -180,6 +180,9 @@ CASES = (
     Case("Qwen3.5-27B", 5, "tools", 30, 16, budget=2048, alignment=1),
     Case("Qwen3.5-27B", 6, "conversations", 60, 64, alignment=1),
     Case("Nemotron-H-8B", 2, "documents", 30, 8, alignment=64),
+    # Keys that a step's first requests leave shorten those that wait behind a long prompt.
+    Case("Qwen3.5-27B", 12, "agents", 30, 32, seed=3),
+    Case("Qwen3.5-27B", 12, "tools", 40, 32, seed=1, alignment=1),
     Case("Qwen3.5-27B", 6, "tools", 30, 16, budget=2048, alignment=1, drafts=2),
     Case("Granite-4.0-H-Small", 6, "conversations", 40, 32, alignment=1, drafts=2),
 )
