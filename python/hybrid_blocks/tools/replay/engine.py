@@ -381,10 +381,10 @@ class VirtualEngine:
 
     def _first_chunk(self, state: Pending, matched: int, budget: int) -> int:
         left = state.known - matched
-        if self._manager.weighs_prompts and self._starts_later(left, budget):
-            return 0
         most = min(left, budget)
-        if most < left:
+        if most < left and self._manager.weighs_prompts:
+            if self._starts_later(left, budget):
+                return 0
             most -= self._left_to_short(most, joining=1)
         return self.meter.call(self._manager.chunk, state.handle, matched, most)
 
@@ -392,8 +392,7 @@ class VirtualEngine:
         """Return whether a prompt leaves the rest of the budget, which cuts it, to those before."""
         most = self.config.max_num_batched_tokens
         budgets = self._manager.step_tokens / most
-        is_cut = left > budget and needs_more(left, budget, most)
-        return is_cut and prompts_outweigh(
+        return needs_more(left, budget, most) and prompts_outweigh(
             self._num_computing(), len(self._waiting), len(self._batch), budgets
         )
 
@@ -403,8 +402,6 @@ class VirtualEngine:
         Behind it are ``running`` requests, by the tokens that they have to compute, and those that
         wait behind ``joining`` ones.
         """
-        if not self._manager.weighs_prompts:
-            return 0
         seats = self.config.max_num_seqs - len(self._batch) - joining
         waiting = islice(self._waiting, joining, joining + max(seats, 0))
         budget = self.config.max_num_batched_tokens
