@@ -21,13 +21,13 @@ from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.plan.vllm import align
 from hybrid_blocks.tools.profile.engine import make_hasher, scheduler_over
 from hybrid_blocks.tools.replay.managers import vllm_settings
-from hybrid_blocks.vllm import install
+from hybrid_blocks.vllm import install, releases
 from hybrid_blocks.vllm.level import CHECKPOINTS, VARIABLE, Level
 from hybrid_blocks.vllm.natural import prefill_checkpoints
 from hybrid_blocks.vllm.scheduler import one_call
 from natural.engine import Engine
 from natural.served import Served
-from plan_oracle import Oracle
+from plan_oracle import Oracle, draft_method
 from vllm.config import VllmConfig
 from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -84,9 +84,7 @@ class Case:
     @property
     def drafter(self) -> str | None:
         """The method of drafts, if there are any."""
-        if not self.deployment.num_speculative_tokens:
-            return None
-        return "mtp" if self.model.draft_layers else "ngram"
+        return draft_method(self.model) if self.deployment.num_speculative_tokens else None
 
 
 @contextmanager
@@ -110,7 +108,7 @@ def serving(side: Side, case: Case) -> Iterator[Served]:
             configure=partial(_configure, side, case),
         )
         _check(side, scheduler)
-        lookahead = [scheduler.num_hash_lookahead_tokens] if case.drafter == "mtp" else []
+        lookahead = releases.installed.hasher_arguments(scheduler.num_hash_lookahead_tokens)
         acceptance = ACCEPTANCE if case.drafter else None
         yield Served(scheduler, config, make_hasher(unit, *lookahead), acceptance)
 

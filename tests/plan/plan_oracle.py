@@ -296,10 +296,15 @@ def _fake_backend(cache: State, oracle: Oracle) -> Iterator[None]:
         yield
 
 
+def draft_method(model: Model) -> str:
+    """Return vLLM's method of drafts: the model's own head, or n-grams, which have no layers."""
+    return "mtp" if model.draft_layers else "ngram"
+
+
 def speculation(model: Model, num_tokens: int) -> Any:
-    """Return a drafter: the model's own head, or n-grams, which have no layers."""
-    has_head = bool(model.draft_layers)
-    method = "mtp" if has_head else "ngram"
+    """Return a drafter for a model."""
+    method = draft_method(model)
+    has_head = method == "mtp"
     answers = dict.fromkeys(("use_eagle", "use_eagle_block_drop"), lambda: has_head)
     own = {"num_speculative_tokens": num_tokens, "method": method, "compute_hash": lambda: ""}
     own |= {"disable_lookahead_block_hashes": False, "use_multi_module_mtp": lambda: False}
