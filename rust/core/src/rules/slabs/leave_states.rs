@@ -54,8 +54,7 @@ impl<S: Store> KvCacheManager<S> {
         let rules = self.config.checkpoint_rules().filter(|_| self.config.has_states());
         let Some(rules) = rules.filter(|_| start < prefill_end) else { return Ok(end) };
         let grain = rules.grain;
-        // A drafter that looks ahead computes the last tokens of a prompt in one chunk: what would stop among
-        // them would stop for good. Nor could the same prompt, sent again, hit it.
+        // What would stop among the tokens that a drafter looks ahead to would stop for good.
         let most = self.config.last_checkpoint(progress);
         if self.engine.requests.rows[row].rest.trail.plan.is_none() {
             self.plan_checkpoints(row, progress.num_prompt, start);
@@ -150,7 +149,7 @@ impl ManagerConfig {
     /// need a copy for each, the first serves both; a window needs no more than a block beside the other.
     fn checkpoint_ends(&self, num_prompt: u32) -> [u32; 2] {
         let unit = self.hit_alignment();
-        let last = self.checkpoint_position(num_prompt, unit);
+        let last = self.last_stop(num_prompt);
         let whole = num_prompt.saturating_sub(self.num_hash_lookahead) / unit * unit;
         let is_kept = !self.has_states() && !self.drops_eagle_checkpoint;
         [last, if is_kept { whole } else { last }]
@@ -159,7 +158,15 @@ impl ManagerConfig {
     /// The longest checkpoint of a request that it could hit if it were sent again.
     pub(crate) fn last_checkpoint(&self, progress: &RequestProgress) -> u32 {
         let num_tokens = progress.num_prompt.max(progress.num_tokens);
-        self.checkpoint_position(num_tokens, self.hit_alignment())
+        self.last_stop(num_tokens)
+    }
+
+    /// The last length of a prefill of `num_tokens` from which a later request can resume, and at which a chunk can end: a
+    /// drafter of several modules computes the tokens that it looks ahead to in one.
+    fn last_stop(&self, num_tokens: u32) -> u32 {
+        let unit = self.hit_alignment();
+        let before_last_chunk = num_tokens.saturating_sub(1 + self.num_reprefillable);
+        self.checkpoint_position(num_tokens, unit).min(before_last_chunk / unit * unit)
     }
 
     /// The first length from `num_tokens` on at which the copy that follows the generation moves.
