@@ -257,7 +257,8 @@ impl Traffic {
         shared.last.map_or(0, |last| self.authors.num_left(last))
     }
 
-    /// A prompt of `class` was admitted for the first time, and leaves earlier ones as `shared` says, if that is known.
+    /// A prompt of `class` and `num_tokens` was admitted for the first time, and leaves earlier ones as `shared` says, if
+    /// that is known.
     /// It may continue an `earlier` request that is over, and share it up to a length. Of these tokens it finds those up
     /// to `start`.
     ///
@@ -274,7 +275,7 @@ impl Traffic {
     /// prompt.
     pub(crate) fn on_prompt(
         &mut self,
-        class: PromptClass,
+        (class, num_tokens): (PromptClass, u32),
         shared: Option<Shared>,
         earlier: Option<(Author, u32)>,
         start: u32,
@@ -284,7 +285,7 @@ impl Traffic {
         }
         let found = shared.and_then(|shared| {
             let Shared { hit, matched, reached, last } = shared;
-            self.authors.leave(last?, matched, reached, hit, self.alignment)
+            self.authors.leave(last?, matched, reached, hit, self.alignment, num_tokens)
         });
         let earlier = earlier.filter(|(author, _)| author.num_tokens > 0 && self.window == 0);
         let left =

@@ -1,5 +1,6 @@
 //! [`Authors`]: which prompt computed each attention block.
 
+use super::prompt::last_resume;
 use super::{Again, Departure, PromptClass};
 use crate::ids::BlockId;
 
@@ -71,7 +72,7 @@ impl Authors {
         self.of.get(block.index()).map_or(0, |author| author.num_left)
     }
 
-    /// A prompt shares the blocks up to `block`, the last of `matched` tokens, and blocks that are
+    /// A prompt of `num_tokens` shares the blocks up to `block`, the last of `matched` tokens, and blocks that are
     /// gone up to `reached` tokens. It resumes from a state after `hit` tokens. Returns where it
     /// leaves the block's author, and how many others did so before.
     pub fn leave(
@@ -81,12 +82,17 @@ impl Authors {
         reached: u32,
         hit: u32,
         alignment: u32,
+        num_tokens: u32,
     ) -> Option<Leaving> {
         let author = self.of.get_mut(block.index()).filter(|author| author.num_tokens > 0)?;
         let num_before = (reached == matched).then_some(author.num_left);
         if let Some(num_before) = num_before {
             author.num_left = (num_before + 1).min(Again::MOST);
         }
+        // The same prompt, sent again, shares all of it, though not the block that ends with its last token.
+        let is_same = author.num_tokens == num_tokens;
+        let shares_all = is_same && reached == last_resume(num_tokens, alignment);
+        let reached = if shares_all { num_tokens } else { reached };
         Some(author.left(reached, hit, alignment, num_before))
     }
 }

@@ -35,6 +35,7 @@ pub use prompt::{Beginning, Prompt, PromptClass};
 use choose::{Demand, choose};
 use classes::Classes;
 use distances::Distances;
+use prompt::last_resume;
 use unanswered::Unanswered;
 
 /// The checkpoints of one prompt.
@@ -179,7 +180,7 @@ impl Placement {
         let mut lengths = choose(most);
         // While bytes are worth nothing, the same prompt sent again is served as far as it can be. Of many places, the
         // one that saves least makes room for that.
-        let last = prompt.num_tokens.saturating_sub(1) / self.alignment * self.alignment;
+        let last = last_resume(prompt.num_tokens, self.alignment);
         let is_free = price <= 0.0
             && self.place_tokens <= SENT_AGAIN_TOKENS
             && last > start

@@ -43,3 +43,8 @@ impl PromptClass {
 }
 
 pub(super) const NUM_BEGINNINGS: usize = 3;
+
+/// The most tokens from which a prompt resumes that is sent again: its last token is always computed.
+pub(super) fn last_resume(num_tokens: u32, alignment: u32) -> u32 {
+    num_tokens.saturating_sub(1) / alignment * alignment
+}

@@ -271,16 +271,34 @@ fn bytes_are_dear_where_running_requests_hold_most_of_the_memory() {
 fn a_block_is_left_by_its_author_and_how_often_is_counted() {
     let mut authors = Authors::new(4);
     let block = crate::ids::BlockId(2);
-    assert_eq!(authors.leave(block, 64, 64, 0, 16), None, "nobody is known");
+    assert_eq!(authors.leave(block, 64, 64, 0, 16, 300), None, "nobody is known");
     let author = Author { num_tokens: 100, ..Author::default() };
     authors.set(&[block], author);
     let left = |departure, num_before| {
         Some(Leaving { num_before: Some(num_before), ..left_by(PromptClass::default(), departure) })
     };
-    assert_eq!(authors.leave(block, 64, 64, 0, 16), left(Departure::InPrompt(32), 0));
-    assert_eq!(authors.leave(block, 64, 64, 0, 16), left(Departure::InPrompt(32), 1));
+    assert_eq!(authors.leave(block, 64, 64, 0, 16, 300), left(Departure::InPrompt(32), 0));
+    assert_eq!(authors.leave(block, 64, 64, 0, 16, 300), left(Departure::InPrompt(32), 1));
     authors.set(&[block], author);
-    assert_eq!(authors.leave(block, 160, 160, 0, 16), left(Departure::InAnswer(64), 0));
+    assert_eq!(authors.leave(block, 160, 160, 0, 16, 300), left(Departure::InAnswer(64), 0));
     authors.set(&[block], Author { keeps_end: true, ..author });
-    assert_eq!(authors.leave(block, 160, 160, 96, 16), left(Departure::InPrompt(0), 0));
+    assert_eq!(authors.leave(block, 160, 160, 96, 16, 300), left(Departure::InPrompt(0), 0));
+}
+
+#[test]
+fn a_prompt_that_is_sent_again_leaves_the_first_one_at_its_end() {
+    let (mut authors, block) = (Authors::new(4), crate::ids::BlockId(2));
+    for num_tokens in 100..200 {
+        let (last, end) = ((num_tokens - 1) / 16 * 16, num_tokens / 16 * 16);
+        authors.set(&[block], Author { num_tokens, ..Author::default() });
+        let mut left = |reached, length| {
+            let leaving = authors.leave(block, reached, reached, reached, 16, length);
+            leaving.map(|leaving| leaving.departure)
+        };
+        assert_eq!(left(last, num_tokens), Some(Departure::InPrompt(0)), "{num_tokens} tokens");
+        for (reached, length) in [(last - 16, num_tokens), (last, num_tokens + 16)] {
+            let departure = Departure::InPrompt(end - reached);
+            assert_eq!(left(reached, length), Some(departure), "{num_tokens} tokens");
+        }
+    }
 }

@@ -104,7 +104,7 @@ fn those_who_leave_a_prompt_at_one_place_are_counted() {
     traffic.on_computed(FULL, &[block], &plan);
     assert_eq!(traffic.num_left(&shared(block)), 0);
     for num_left in 1..=2 {
-        traffic.on_prompt(PromptClass::default(), Some(shared(block)), None, 0);
+        traffic.on_prompt((PromptClass::default(), 0), Some(shared(block)), None, 0);
         assert_eq!(traffic.num_left(&shared(block)), num_left);
     }
     assert_eq!(traffic.num_left(&Shared::default()), 0);
@@ -143,7 +143,7 @@ fn a_place_that_is_gone_is_not_counted_as_left() {
     let plan = CheckpointPlan { prompt_tokens: 8, ..CheckpointPlan::default() };
     traffic.on_computed(FULL, &[block], &plan);
     let shared = Shared { hit: 4, matched: 4, reached: 6, last: Some(block) };
-    traffic.on_prompt(PromptClass::default(), Some(shared), None, 0);
+    traffic.on_prompt((PromptClass::default(), 0), Some(shared), None, 0);
     assert_eq!(traffic.num_left(&shared), 0);
 }
 
@@ -158,7 +158,7 @@ fn what_an_earlier_request_shares_beyond_what_is_found_makes_its_end_worth_more(
         for _ in 0..64 {
             traffic.on_computed(FULL, &[block], &plan);
             (traffic.savings.found, traffic.savings.missed) = (found, 1_000.0);
-            traffic.on_prompt(class, Some(shared), earlier, 4_000);
+            traffic.on_prompt((class, 0), Some(shared), earlier, 4_000);
         }
         // The left content saves so much that each of the two lasts a life only if it saves most.
         traffic.savings.saved = 1e6 * traffic.state_tokens;
@@ -244,7 +244,7 @@ fn a_checkpoint_saves_what_lies_between_it_and_where_its_request_began() {
 fn serve(traffic: &mut Traffic, start: u32) {
     for _ in 0..2_000 {
         let class = PromptClass::default();
-        traffic.on_prompt(class, None, None, start);
+        traffic.on_prompt((class, 0), None, None, start);
         let prompt = Prompt { start, num_tokens: 600, class, ..Prompt::default() };
         let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
         traffic.on_end(&plan, start, 602, &[]);
@@ -285,7 +285,7 @@ fn where_little_is_found_an_earlier_request_teaches_though_all_of_it_is_gone() {
     let places = |mut traffic: Traffic, found: u32| {
         let policy = CheckpointPolicy::default();
         for _ in 0..64 {
-            traffic.on_prompt(class, None, Some((author, 6_000)), found);
+            traffic.on_prompt((class, 0), None, Some((author, 6_000)), found);
             let prompt = Prompt { num_tokens: 6_000, class, ..Prompt::default() };
             let plan = traffic.plan(&policy, prompt);
             traffic.pressure.on_evicted(0.5, 0.25);
@@ -308,7 +308,7 @@ fn bytes_are_as_dear_as_the_share_of_earlier_turns_that_is_not_found() {
         let mut traffic = traffic();
         for _ in 0..64 {
             let earlier = comes_back.then_some((author, 6_000));
-            traffic.on_prompt(class, None, earlier, found);
+            traffic.on_prompt((class, 0), None, earlier, found);
             let prompt = Prompt { num_tokens: 6_000, start: found, class, ..Prompt::default() };
             let plan = traffic.plan(&CheckpointPolicy::default(), prompt);
             traffic.pressure.on_evicted(0.01, 0.25);
@@ -341,7 +341,7 @@ fn where_most_is_found_a_window_counts_as_used_only_by_those_who_leave_there() {
     let num_uses = |found: u32, leaves: bool| {
         let (mut traffic, window) = (traffic_of_windows(), BlockId(3));
         let author = Author { num_tokens: 100, class, ..Author::default() };
-        traffic.on_prompt(class, None, Some((author, 100)), found);
+        traffic.on_prompt((class, 0), None, Some((author, 100)), found);
         let plan = CheckpointPlan { prompt_tokens: 100, ..CheckpointPlan::default() };
         traffic.on_end(&plan, found, 102, &[]);
         traffic.on_used(window, 40, leaves);

@@ -54,7 +54,7 @@ impl<S: Store> KvCacheManager<S> {
         let rules = self.config.checkpoint_rules().filter(|_| self.config.has_states());
         let Some(rules) = rules.filter(|_| start < prefill_end) else { return Ok(end) };
         let grain = rules.grain;
-        // What would stop among the tokens that a drafter looks ahead to would stop for good.
+        // A chunk that stopped among the tokens to which a drafter looks ahead would stop for good.
         let most = self.config.last_checkpoint(progress);
         if self.engine.requests.rows[row].rest.trail.plan.is_none() {
             self.plan_checkpoints(row, progress.num_prompt, start);
@@ -195,7 +195,8 @@ impl<S: Store> Call<'_, S> {
         {
             let earlier =
                 arrival.earlier.map(|(author, at)| (author, (found + at as u32 + 1) * unit));
-            keeper.traffic.on_prompt(plan.class, self.request.shared.take(), earlier, trail.start);
+            let prompt = (plan.class, plan.prompt_tokens);
+            keeper.traffic.on_prompt(prompt, self.request.shared.take(), earlier, trail.start);
         }
     }
 
