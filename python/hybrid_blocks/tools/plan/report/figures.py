@@ -58,6 +58,11 @@ class AtLength(msgspec.Struct, frozen=True, kw_only=True):
     running: float
     tokens: int
 
+    @property
+    def whole(self) -> int:
+        """Whole requests that run at once."""
+        return int(self.running)
+
 
 class FullOf(AtLength, frozen=True, kw_only=True):
     """Capacity for requests of one length, and where the bytes go when it is reached."""

@@ -24,8 +24,8 @@ _HITS: Final = "hybrid-blocks replay says how many more prompt tokens it finds i
 class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """How much more one length runs at level ``natural``: 0.1 is a tenth more than in vLLM.
 
-    ``share`` is of what runs, which ``max_num_seqs`` may cap, and ``in_memory`` of what memory
-    holds. ``speed`` is of the tokens a second while all that run decode, by the clock of the card.
+    ``share`` is of whole requests that run, which ``max_num_seqs`` may cap, and ``in_memory`` of
+    those that memory holds. ``speed`` is of the tokens a second while all that run decode, by the clock of the card.
     All are None where a side holds no whole request, or no engine runs the natural plan.
     """
 
@@ -124,11 +124,11 @@ def _few(side: AtLength) -> float:
 
 def _milliseconds(side: AtLength, clock: StepTime) -> float:
     """Return the time of a step in which all that run decode."""
-    return clock.milliseconds(0, int(side.running), int(side.running * side.length), 0)
+    return clock.milliseconds(0, side.whole, side.whole * side.length, 0)
 
 
 def _tokens_a_millisecond(side: AtLength, clock: StepTime) -> float:
-    return side.running / _milliseconds(side, clock)
+    return side.whole / _milliseconds(side, clock)
 
 
 def _gain(ours: AtLength, theirs: AtLength, clock: StepTime | None) -> Gain:
@@ -139,8 +139,8 @@ def _gain(ours: AtLength, theirs: AtLength, clock: StepTime | None) -> Gain:
         speed = _tokens_a_millisecond(ours, clock) / _tokens_a_millisecond(theirs, clock) - 1
     return Gain(
         length=ours.length,
-        share=ours.running / theirs.running - 1,
-        in_memory=ours.concurrency / theirs.concurrency - 1,
+        share=ours.whole / theirs.whole - 1,
+        in_memory=int(ours.concurrency) / int(theirs.concurrency) - 1,
         speed=speed,
     )
 
@@ -168,14 +168,19 @@ def _lines(
     named: dict[str, Gain], natural: PlanReport, vllm: PlanReport, max_num_seqs: int
 ) -> Iterator[str]:
     shares = [gain.share or 0.0 for gain in named.values()]
-    each = _each({what: gain.share for what, gain in named.items()})
+    of_each = {what: gain.share for what, gain in named.items()}
+    each = _each(of_each)
     held = _each({what: gain.in_memory for what, gain in named.items()})
     capped = _capped(named, natural, vllm)
     caps = f"max_num_seqs {max_num_seqs:,} caps both sides at {', '.join(capped)}"
-    if max(shares) >= _WORTH_A_WORD:
-        yield f"level natural runs more requests at once than vLLM: {each}"
-    elif min(shares) <= -_WORTH_A_WORD:
+    if min(shares) <= -_WORTH_A_WORD:
+        if max(shares) >= _WORTH_A_WORD:
+            fewer = {what: share for what, share in of_each.items() if (share or 0.0) < 0}
+            more = {what: share for what, share in of_each.items() if what not in fewer}
+            each = f"{_each(fewer)}; more: {_each(more)}"
         yield f"level natural runs fewer requests at once than vLLM: {each}"
+    elif max(shares) >= _WORTH_A_WORD:
+        yield f"level natural runs more requests at once than vLLM: {each}"
     elif all(group.kind in {FullAttention.kind, LatentAttention.kind} for group in natural.groups):
         yield (
             "nothing to gain in memory: both sides run as many requests; level natural saves "

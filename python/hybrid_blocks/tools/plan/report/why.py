@@ -98,10 +98,10 @@ def _gain(length: str, plan: Plan) -> list[str]:
     if report.vllm is None:
         raise PlanError(f"--why 'gain': {report.model} is not planned for vLLM")
     index = [one.length for one in report.natural.lengths].index(tokens)
-    ours, theirs = (side.lengths[index].running for side in (report.natural, report.vllm))
+    ours, theirs = (side.lengths[index].whole for side in (report.natural, report.vllm))
     share = percent(report.verdict.gains[index].share)
     lines = why(name, plan)
-    return [f"{_GAIN} of {tokens:,}: {ours:,.2f} / {theirs:,.2f} requests - 1 = {share}", *lines]
+    return [f"{_GAIN} of {tokens:,}: {ours:,} / {theirs:,} requests - 1 = {share}", *lines]
 
 
 def _group(asked: str, plan: Plan) -> Iterator[str]:
