@@ -1,12 +1,18 @@
 """The first line of a plan: whether level ``natural`` runs more requests than vLLM."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command import answer, as_json
-from hybrid_blocks.tools.plan.report.verdict import percent, typical_lengths
+from hybrid_blocks.tools.plan.report.verdict import (
+    SCHEDULER_RECORD,
+    percent,
+    scheduler_of,
+    typical_lengths,
+)
 
 plan = partial(answer, "plan")
 
@@ -152,17 +158,34 @@ def test_lengths_without_a_gain_stand_last() -> None:
     requests, _, tokens, scheduler = _verdict("Qwen3.5-35B-A3B", "--gpu", "B200")["lines"]
     assert requests.endswith("than vLLM: +4 % of 16k tokens, no more of 1k, 4k, 128k")
     assert ": +1 % of 16k tokens, no more of 1k, 4k, 128k (measured" in tokens
-    assert "takes the card 17 ms and vLLM's scheduler 10" in scheduler
+    assert "takes the card 17 ms and vLLM's scheduler 8" in scheduler
 
 
 def test_short_steps_of_many_requests_gain_by_the_scheduler() -> None:
-    *_, scheduler = _verdict("gpt-oss-20b", "--gpu", "B200")["lines"]
+    *_, scheduler = _verdict("gpt-oss-20b", "--gpu", "B200", "--max-num-seqs", "1024")["lines"]
     assert scheduler == (
-        "scheduler: a step of 256 requests takes the card 8 ms, vLLM's scheduler 10: level "
-        "manager brings +25 %"
+        "scheduler: a step of 1,024 requests takes the card 17 ms, vLLM's scheduler up to 22: "
+        "level manager brings up to +24 % (by benches/record/2026-11-30-engine.json)"
     )
-    *_, few = _verdict("gpt-oss-20b", "--gpu", "B200", "--max-num-seqs", "16")["lines"]
-    assert few.startswith("scheduler: nothing to gain, as a step of 16 requests takes the card 4")
+    *_, few = _verdict("gpt-oss-20b", "--gpu", "B200", "--max-num-seqs", "256")["lines"]
+    assert few.startswith("scheduler: nothing to gain, as a step of 256 requests takes the card 8")
+
+
+def test_no_scheduler_gain_is_below_the_measured_one() -> None:
+    rows = json.loads((Path(__file__).parents[2] / SCHEDULER_RECORD).read_text())["rows"]
+    full = [row for row in rows if row["part"] == "clock" and row.get("running") == 1024]
+    stock = [row for row in full if row["side"] == "vLLM"]
+    assert len(stock) == 6
+    for row, ours in zip(stock, (row for row in full if row["side"] == "one call"), strict=True):
+        model, card, _ = row["step"].split("/")
+        memory = ("--memory", f"{row['gib']}GiB", "--gpu", card, "--max-num-seqs", "1024")
+        report = as_json("plan", model, *memory)
+        scheduler_ms = row["step_ms"] * row["core_cpu"] / row["ran"]
+        assert scheduler_of(len(report["vllm"]["groups"])) == pytest.approx(scheduler_ms, rel=0.13)
+        *_, told = report["verdict"]["lines"]
+        measured = ours["tokens_s"] / row["tokens_s"] - 1
+        if measured > 0.01 and "nothing to gain" not in told:
+            assert int(told.partition("up to +")[2].split()[0]) >= 100 * measured
 
 
 @pytest.mark.parametrize("arguments", [("gpt-oss-20b", "--gpu", "H100-80GB"), QWEN])

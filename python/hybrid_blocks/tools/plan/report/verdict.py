@@ -14,9 +14,8 @@ TYPICAL: Final = (1024, 4096, 16_384)
 """Lengths in tokens that a plan without ``--lengths`` shows, besides the longest."""
 
 _WORTH_A_WORD: Final = 0.005
-_SCHEDULER_MS: Final = (0.026, 0.04)
-"""Time of vLLM's scheduler a running request and step, on a core of an AMD EPYC: with one cache
-group, and with several (`make bench-engine`, `make bench`)."""
+SCHEDULER_RECORD: Final = "benches/record/2026-11-30-engine.json"
+"""Measured steps of vLLM's engine core, on a core of an AMD EPYC (`make bench-engine`)."""
 _NO_GAIN: Final = "0 %"
 _HITS: Final = "hybrid-blocks replay says how many more prompt tokens it finds in the cache"
 
@@ -25,8 +24,9 @@ class Gain(msgspec.Struct, frozen=True, kw_only=True):
     """How much more one length runs at level ``natural``: 0.1 is a tenth more than in vLLM.
 
     ``share`` is of whole requests that run, which ``max_num_seqs`` may cap, and ``in_memory`` of
-    those that memory holds. ``speed`` is of the tokens a second while all that run decode, by the clock of the card.
-    All are None where a side holds no whole request, or no engine runs the natural plan.
+    those that memory holds. ``speed`` is of the tokens a second while all that run decode, by the
+    clock of the card. All are None where a side holds no whole request, or no engine runs the
+    natural plan.
     """
 
     length: int
@@ -41,6 +41,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...]
     gains: tuple[Gain, ...]
     trace: Gain | None = None
+
+
+def scheduler_of(num_groups: int) -> float:
+    """Return milliseconds of vLLM's scheduler for each running request of a step.
+
+    The line fits `SCHEDULER_RECORD`, whose models have 2 to 10 cache groups.
+    """
+    return 0.009 + 0.006 * max(num_groups, 2)
 
 
 def typical_lengths(limit: int) -> list[int]:
@@ -108,12 +116,15 @@ def _scheduled(vllm: PlanReport, clock: StepTime | None) -> Iterator[str]:
     running = max((one for one in vllm.lengths if one.concurrency >= 1), key=_few, default=None)
     if clock is None or running is None:
         return
-    scheduler = _SCHEDULER_MS[len(vllm.groups) > 1] * running.running
+    scheduler = scheduler_of(len(vllm.groups)) * running.whole
     card = _milliseconds(running, clock)
-    step = f"a step of {int(running.running):,} requests takes the card {card:,.0f} ms"
+    step = f"a step of {running.whole:,} requests takes the card {card:,.0f} ms"
     if scheduler > card:
         gain = percent(scheduler / card - 1)
-        yield f"scheduler: {step}, vLLM's scheduler {scheduler:,.0f}: level manager brings {gain}"
+        yield (
+            f"scheduler: {step}, vLLM's scheduler up to {scheduler:,.0f}: level manager brings up "
+            f"to {gain} (by {SCHEDULER_RECORD})"
+        )
     else:
         yield f"scheduler: nothing to gain, as {step} and vLLM's scheduler {scheduler:,.0f}"
 
