@@ -1,10 +1,11 @@
 """``plan --gpu``: the free memory of cards, estimated."""
 
+import json
 import re
 
 import estimate_error
 import pytest
-from command import as_json, refusal, run
+from command import answer, as_json, refusal, run
 from hybrid_blocks.geometry.card import CARDS, find
 from hybrid_blocks.tools.plan.memory import parse_cards, sold_with
 
@@ -49,11 +50,28 @@ def test_weights_in_fewer_bits_leave_more() -> None:
 
 
 def test_the_ending_of_a_name_tells_the_format_without_a_command_too() -> None:
-    plain = _note("Qwen/Qwen3.5-27B-FP8", "--gpu", "H100", "--max-num-seqs", "1024")
+    plain = _note("Qwen/Qwen3.5-27B-FP8", "--gpu", "H100")
     assert plain == _note("--gpu", "H100", "--", "vllm", "serve", "Qwen/Qwen3.5-27B-FP8")
     named = "note: Qwen3.5-27B-FP8 is planned as Qwen3.5-27B: other weights"
     assert named in run("plan", "Qwen3.5-27B-FP8", "--gpu", "H100").output
     assert "neither a file" in refusal("plan", "Unheard-27B-FP8", "--gpu", "H100")
+
+
+@pytest.mark.parametrize("gpu", ["2xH100-80GB", "B200", "2xA100-40GB", "2x48GiB"])
+def test_options_that_are_left_out_are_those_of_a_pasted_command(gpu: str) -> None:
+    tp = gpu.partition("x")[0].replace("B200", "1")
+    command = ("vllm", "serve", "Qwen/Qwen3.5-27B", "-tp", tp)
+    pasted = json.loads(answer("plan", "--gpu", gpu, "--json", "-", "--", *command))
+    plain = as_json("plan", "Qwen/Qwen3.5-27B", "--gpu", gpu)
+    for key in ("memory_bytes", "verdict", "warnings"):
+        assert plain[key] == pasted[key]
+    assumed = [note for note in pasted["notes"] if "is assumed, as vLLM does on" in note]
+    assert assumed == [note for note in plain["notes"] if "is assumed" in note] != []
+    given = ("--max-num-seqs", "512", "--max-num-batched-tokens", "4096")
+    told = as_json("plan", "Qwen/Qwen3.5-27B", "--gpu", gpu, *given)
+    batch = (told["deployment"]["max_num_seqs"], told["deployment"]["max_num_batched_tokens"])
+    assert batch == (512, 4096)
+    assert not any("is assumed" in note for note in told["notes"])
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,14 @@ def test_memory_that_was_given_is_not_called_logged() -> None:
     assert out.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 20.00 GiB as given\n")
 
 
+def test_a_note_says_which_requests_at_once_are_assumed() -> None:
+    log = "".join(write_log(QWEN)).replace(", 'max_num_seqs': 256", "")
+    told = "note: --max-num-seqs {} is assumed, as vLLM does on "
+    assert told.format(1024) + "a GPU of 70 to 160 GB (256 and" in plan("--log", "-", given=log)
+    assert told.format(256) + "L4\n" in plan("--log", "-", "--gpu", "L4", given=log)
+    assert "is assumed" not in plan("--log", "-", "--max-num-seqs", "64", given=log)
+
+
 def test_a_model_that_is_not_known_says_where_its_name_can_stand() -> None:
     text = "".join(write_log({**QWEN, "model": "/models/mine"}))
     error = refusal("plan", "--log", "-", given=text)

@@ -59,8 +59,10 @@ def plan_command(  # noqa: PLR0917 -- typer passes options by name
     max_model_len: Annotated[
         str | None, typer.Option(help="Longest request, in tokens (32k is 32,768).")
     ] = None,
-    max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens of one step.")] = 8192,
-    max_num_seqs: Annotated[int, typer.Option(help="Most running requests.")] = 256,
+    max_num_batched_tokens: Annotated[
+        int, typer.Option(help="Tokens of one step; with --gpu vLLM's default.")
+    ] = 8192,
+    max_num_seqs: Annotated[int, typer.Option(help="Most running requests; likewise.")] = 256,
     speculative: Speculative = None,
     mamba_cache_mode: Annotated[
         str, typer.Option(help="align with prefix caching, none without.")

@@ -15,7 +15,7 @@ from hybrid_blocks.tools.cli.words import append
 from hybrid_blocks.tools.plan.memory import Estimate, memory_of_gpu, on_cards, parse_cards
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
 from hybrid_blocks.tools.plan.vllm import plan_vllm
-from hybrid_blocks.tools.read.command import read_command
+from hybrid_blocks.tools.read.command import read_command, with_defaults
 from hybrid_blocks.units import parse_memory, parse_tokens
 
 
@@ -37,12 +37,14 @@ def case_of_gpu(
 ) -> Case:
     """Plan for the cards of ``--gpu``, and estimate their memory where it is not given.
 
-    Where no option splits the model, all cards share it.
+    Where no option splits the model, all cards share it. A step is as large as vLLM's there.
     """
     cards, (model, deployment) = parse_cards(gpu), planned
     if "tp" not in given and "pp" not in given:
         deployment = msgspec.structs.replace(deployment, tp=cards.count or 1)
-    deployment = on_cards(deployment, cards)
+    of_batch = ("max_num_seqs", "max_num_batched_tokens")
+    options = {name: getattr(deployment, name) for name in of_batch if name in given}
+    model, deployment = with_defaults(model, on_cards(deployment, cards), options, cards)
     if memory is not None:
         return Case(model, parse_memory(memory), deployment)
     chosen, estimated = memory_of_gpu(cards, model, deployment, utilization)

@@ -1,7 +1,7 @@
 """A pasted command as a model and its deployment."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -328,6 +328,22 @@ def defaults_of(cards: Cards | None) -> tuple[int, int]:
     return (8192, 1024) if cards.total_bytes >= 70 * 2**30 and not is_a100 else (2048, 256)
 
 
+def with_defaults(
+    model: Model, deployment: Deployment, options: Mapping[str, Any], cards: Cards
+) -> tuple[Model, Deployment]:
+    """Take the requests and tokens of a step that vLLM takes on these cards; a note says so.
+
+    ``options`` are those of the two that are given.
+    """
+    deployment = msgspec.structs.replace(
+        deployment,
+        max_num_seqs=_sequences(options, cards),
+        max_num_batched_tokens=_batched_tokens(options, deployment.length(model), cards),
+    )
+    notes = (*model.notes, *_assumed(options, deployment, cards))
+    return msgspec.structs.replace(model, notes=notes), deployment
+
+
 def _sequences(options: Mapping[str, Any], cards: Cards | None) -> int:
     given: int | None = options.get("max_num_seqs")
     if given is not None:
@@ -378,14 +394,9 @@ def _batches(
     return stages + (1 if is_async else 0)
 
 
-def _notes(
-    options: Mapping[str, Any],
-    model: Model,
-    deployment: Deployment,
-    environment: Mapping[str, str],
-    cards: Cards | None,
-) -> list[str]:
-    notes = []
+def _assumed(
+    options: Mapping[str, Any], deployment: Deployment, cards: Cards | None
+) -> Iterator[str]:
     assumed = {
         "--max-num-seqs": (options.get("max_num_seqs"), deployment.max_num_seqs),
         "--max-num-batched-tokens": (
@@ -398,9 +409,17 @@ def _notes(
         others = (
             "a GPU of 70 to 160 GB (256 and 2,048 on smaller ones, 1,024 and 16,384 on larger ones)"
         )
-        notes.append(
-            f"{taken} is assumed, as vLLM does on {others if cards is None else cards.name}"
-        )
+        yield f"{taken} is assumed, as vLLM does on {others if cards is None else cards.name}"
+
+
+def _notes(
+    options: Mapping[str, Any],
+    model: Model,
+    deployment: Deployment,
+    environment: Mapping[str, str],
+    cards: Cards | None,
+) -> list[str]:
+    notes = [*_assumed(options, deployment, cards)]
     longest = model.max_model_len
     may_be_longer = environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "0") != "0"
     is_rotated = any("rope" in key for key in _keys(options.get("hf_overrides") or {}))

@@ -11,6 +11,7 @@ import msgspec
 from hybrid_blocks.geometry.card import CPU
 from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError
+from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.plan.report import Plan, Report, make_report
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
 from hybrid_blocks.tools.read.command import of_options
@@ -137,6 +138,7 @@ def _plain(text: str) -> Any:
 _COUNTS_REQUESTS: Final = (0, 20, 1, True)
 _BATCHES_IN_FLIGHT: Final = (0, 26)
 _ASSUMED: Final = "is assumed, as vLLM does"
+_OF_BATCH: Final = ("max_num_seqs", "max_num_batched_tokens")
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,7 +233,9 @@ def _deployment(
     name = options.pop("model", None) or log.first("banner_model")
     if name is None and source is None:
         raise PlanError("the log does not name its model: put the model before --log")
-    command = of_options(options, name, {}, source)
+    options |= {name: given[name] for name in _OF_BATCH if name in given}
+    cards = parse_cards(given["card"]) if given.get("card") else None
+    command = of_options(options, name, {}, source, cards)
     deployment = command.deployment
     release = _release(version)
     if release is not None:
@@ -243,8 +247,10 @@ def _deployment(
     if (kernel := log.last("gdn_kernel")) is not None:
         backend = "flashinfer" if kernel == "FlashInfer" else "triton"
         deployment = msgspec.structs.replace(deployment, gdn_prefill_backend=backend)
-    notes = tuple(note for note in command.model.notes if _ASSUMED not in note)
-    model = msgspec.structs.replace(command.model, notes=notes)
+    model = command.model
+    if deployment.card == CPU:
+        notes = tuple(note for note in model.notes if _ASSUMED not in note)
+        model = msgspec.structs.replace(model, notes=notes)
     return model, msgspec.structs.replace(deployment, **given)
 
 
