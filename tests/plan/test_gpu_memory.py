@@ -75,6 +75,21 @@ def test_options_that_are_left_out_are_those_of_a_pasted_command(gpu: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("memory", "gpu", "told"),
+    [
+        ("24GiB", "T4", "note: 24.00 GiB a GPU are more than T4 (--gpu) has: 14.57 GiB\n"),
+        ("80GiB", "2xH100", "note: 80.00 GiB a GPU are more than H100-80GB (--gpu) has: 79.11 GiB"),
+        ("24GiB", "H100-80GB", None),
+    ],
+)
+def test_memory_that_no_such_card_has_is_noted(memory: str, gpu: str, told: str | None) -> None:
+    pasted = ("--", "vllm", "serve", "Qwen/Qwen3.5-27B", "-tp", str(parse_cards(gpu).count or 1))
+    for model, command in (("Qwen3.5-27B", ()), (None, pasted)):
+        out = answer("plan", *filter(None, [model]), "--memory", memory, "--gpu", gpu, *command)
+        assert "(--gpu) has:" not in out if told is None else told in out
+
+
+@pytest.mark.parametrize(
     ("text", "name", "count"),
     [
         ("2xH100-80GB", "H100-80GB", 2),

@@ -12,7 +12,13 @@ from hybrid_blocks.geometry.deployment import Deployment
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.cli.options import Given, each_once
 from hybrid_blocks.tools.cli.words import append
-from hybrid_blocks.tools.plan.memory import Estimate, memory_of_gpu, on_cards, parse_cards
+from hybrid_blocks.tools.plan.memory import (
+    Estimate,
+    memory_of_gpu,
+    note_excess,
+    on_cards,
+    parse_cards,
+)
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
 from hybrid_blocks.tools.plan.vllm import plan_vllm
 from hybrid_blocks.tools.read.command import read_command, with_defaults
@@ -46,7 +52,8 @@ def case_of_gpu(
     options = {name: getattr(deployment, name) for name in of_batch if name in given}
     model, deployment = with_defaults(model, on_cards(deployment, cards), options, cards)
     if memory is not None:
-        return Case(model, parse_memory(memory), deployment)
+        memory_bytes = parse_memory(memory)
+        return Case(note_excess(model, memory_bytes, cards), memory_bytes, deployment)
     chosen, estimated = memory_of_gpu(cards, model, deployment, utilization)
     return Case(chosen, estimated.free, deployment, estimated)
 
@@ -118,7 +125,9 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
     model, deployment, estimated = command.model, command.deployment, None
     if cards is not None:
         deployment = on_cards(deployment, cards)
-    if memory_bytes is None and cards is not None:
+    if memory_bytes is not None and cards is not None:
+        model = note_excess(model, memory_bytes, cards)
+    elif cards is not None:
         utilization = command.options.get("gpu_memory_utilization")
         model, estimated = memory_of_gpu(cards, model, deployment, utilization)
         memory_bytes = estimated.free

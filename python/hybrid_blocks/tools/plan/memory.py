@@ -182,6 +182,17 @@ def on_cards(deployment: Deployment, cards: Cards) -> Deployment:
     return msgspec.structs.replace(deployment, card=cards.kind or deployment.card)
 
 
+def note_excess(model: Model, memory_bytes: int, cards: Cards) -> Model:
+    """Return the model with a note where one card has less than the given memory."""
+    if memory_bytes <= cards.total_bytes:
+        return model
+    note = (
+        f"{gib(memory_bytes)} a GPU are more than {cards.name} (--gpu) has: "
+        f"{gib(cards.total_bytes)}"
+    )
+    return msgspec.structs.replace(model, notes=(*model.notes, note))
+
+
 def memory_of_gpu(
     cards: Cards, model: Model, deployment: Deployment, utilization: float | None
 ) -> tuple[Model, Estimate]:
