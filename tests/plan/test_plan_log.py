@@ -151,7 +151,13 @@ def test_standard_input_that_is_no_text_is_one_clear_line() -> None:
 
 def test_memory_that_was_given_is_not_called_logged() -> None:
     out = plan("--log", "-", "--memory", "20GiB", given="".join(write_log(QWEN)))
-    assert out.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 20.00 GiB as given\n")
+    assert out.startswith(
+        "log of vLLM 0.25.1: Qwen3.6-27B, 20.00 GiB as given; the log has 14.68 GiB\n"
+    )
+    assert "(tokens, concurrency): those of the log are of its 14.68 GiB\n" in out
+    same = plan("--log", "-", "--memory", "14.68GiB", given="".join(write_log(QWEN)))
+    assert same.startswith("log of vLLM 0.25.1: Qwen3.6-27B, 14.68 GiB as given\n")
+    assert "all figures of the log are those" in same
 
 
 def test_a_note_says_which_requests_at_once_are_assumed() -> None:

@@ -106,7 +106,9 @@ def _print(report: LogReport, console: Console, *, whole: bool, is_given: bool) 
     figures = report.figures
     version = f"vLLM {report.version or '(no release logged)'}"
     origin = "as logged" if figures.is_memory_logged else "solved from the tokens"
-    origin = "as given" if is_given else origin
+    logged = _other_memory(report)
+    if is_given:
+        origin = "as given" if logged is None else f"as given; the log has {logged}"
     console.print(f"log of {version}: {report.model}, {gib(figures.memory_bytes)} {origin}")
     table = grid("figures", "", "logged", "planned")
     for figure in figures.figures:
@@ -132,6 +134,12 @@ def _print(report: LogReport, console: Console, *, whole: bool, is_given: bool) 
         console.print(f"no plan: {report.refusal}", soft_wrap=True)
 
 
+def _other_memory(report: LogReport) -> str | None:
+    """Return the memory of the log where the given one is another."""
+    logged, planned = report.logged_bytes, gib(report.figures.memory_bytes)
+    return None if logged is None or gib(logged) == planned else gib(logged)
+
+
 def _verdict(report: LogReport) -> str:
     figures = report.figures
     known = [figure for figure in figures.figures if figure.logged is not None]
@@ -140,9 +148,9 @@ def _verdict(report: LogReport) -> str:
     if figures.agree:
         return "all figures of the log are those that the planner expects"
     differing = ", ".join(figure.name for figure in known if not figure.agrees)
-    explanation = (
-        f"they agree with {figures.explanation}"
-        if figures.explanation
-        else "no single option explains it"
-    )
+    explanation = "no single option explains it"
+    if figures.explanation:
+        explanation = f"they agree with {figures.explanation}"
+    elif (logged := _other_memory(report)) is not None:
+        explanation = f"those of the log are of its {logged}"
     return f"the planner expects other figures ({differing}): {explanation}"

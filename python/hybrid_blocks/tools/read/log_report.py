@@ -20,6 +20,7 @@ from hybrid_blocks.tools.read.log_figures import (
     compare_figures,
     compare_natural,
     is_natural,
+    memory_of,
     of_engines,
     tokens_of_blocks,
     tokens_of_requests,
@@ -157,7 +158,8 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     """A log of an engine's start.
 
-    ``report`` is None where no request of the maximum length fits.
+    ``report`` is None where no request of the maximum length fits. ``logged_bytes`` are the log's
+    own memory, where another is given.
     """
 
     version: str | None
@@ -170,6 +172,7 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     num_read: int
     report: Report | None
     refusal: str | None
+    logged_bytes: int | None = None
 
 
 def report_log(
@@ -186,14 +189,18 @@ def report_log(
         raise PlanError(f"none of {log.num_lines:,} lines is one that vLLM logs of a cache")
     version = log.first("version")
     model, deployment = _deployment(log, source, version, given)
+    logged = None
     if memory_bytes is not None:
+        logged = memory_of(log)
         log = log.with_memory(memory_bytes)
     engines = [
         (number, _figures(of_engine, model, deployment, version))
         for number, of_engine in log.of_engines()
     ]
     figures = of_engines(engines) if engines else _figures(log, model, deployment, version)
-    return _report(log, model, deployment, figures)
+    report = _report(log, model, deployment, figures)
+    logged_bytes = None if logged is None else int(logged * 2**30)
+    return msgspec.structs.replace(report, logged_bytes=logged_bytes)
 
 
 def _figures(log: Logged, model: Model, deployment: Deployment, version: str | None) -> Figures:
