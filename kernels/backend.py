@@ -80,5 +80,5 @@ def _installed(name: str) -> bool:
 def _missing(name: str, device: "torch.device") -> str:
     if not _installed(name):
         extra = "cupy" if name == "cupy" else "torch"
-        return f"{_NEEDS[name]} is not installed; install hybrid-blocks[{extra}]"
+        return f"{_NEEDS[name]} is not installed; pip install '.[{extra}]' in the checkout"
     return f"it needs CUDA tensors and these are on {device.type}"

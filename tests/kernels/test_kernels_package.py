@@ -83,6 +83,14 @@ def test_a_version_that_cannot_run_here_is_refused_with_the_reason() -> None:
         copy_blocks(group, int32s(1), int32s(3), backend="numba")  # type: ignore[arg-type]
 
 
+def test_a_missing_package_is_refused_with_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hybrid_blocks.kernels.backend._installed", lambda _: False)
+    with pytest.raises(ValueError, match=r"cupy is not installed; pip install '\.\[cupy\]' in the"):
+        copy_blocks(BlockTensors([torch.zeros(4, 1)]), int32s(1), int32s(3), backend="cupy")
+
+
 def test_cpu_tensors_take_no_stream() -> None:
     stream: Any = object() if DEVICE.type == "cpu" else torch.cuda.Stream(DEVICE)
     with pytest.raises(ValueError, match="CPU tensors take no stream"):

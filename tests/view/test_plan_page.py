@@ -182,7 +182,7 @@ def test_without_bokeh_one_line_says_what_to_install(
 ) -> None:
     monkeypatch.setattr("hybrid_blocks.tools.cli.output.find_spec", lambda _: None)
     error = refusal(command, "--html", tmp_path / "page.html")
-    assert error == "error: --html needs Bokeh: pip install 'hybrid-blocks[view]'\n"
+    assert error == "error: --html needs Bokeh: pip install '.[view]' in the checkout\n"
 
 
 def test_page_and_tables_are_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -335,4 +335,4 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 def test_without_bokeh_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hybrid_blocks.tools.cli.output.find_spec", lambda _: None)
-    assert refusal("view") == "error: view needs Bokeh: pip install 'hybrid-blocks[view]'\n"
+    assert refusal("view") == "error: view needs Bokeh: pip install '.[view]' in the checkout\n"

@@ -46,7 +46,7 @@ def to_page(param: typer.CallbackParam, path: Path | None) -> Path | None:
 def need_bokeh(what: str) -> None:
     """Check that pages can be drawn; ``what`` needs them."""
     if find_spec("bokeh") is None:
-        raise InvalidArgumentError(f"{what} needs Bokeh: pip install 'hybrid-blocks[view]'")
+        raise InvalidArgumentError(f"{what} needs Bokeh: pip install '.[view]' in the checkout")
 
 
 def _check_file(what: str, path: Path) -> None:
