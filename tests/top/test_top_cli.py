@@ -77,6 +77,14 @@ def test_an_engine_that_does_not_answer_is_an_error_with_once(served: Served) ->
     assert f"error: http://{served.address}/metrics: it answers 503" in error
 
 
+def test_without_a_parser_one_line_says_what_to_install(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client.parser", None)
+    error = refusal("top", served.address, "--once")
+    assert error.endswith("need prometheus_client: pip install '.[top]' in the checkout\n")
+
+
 def test_an_engine_that_is_missing_is_named_with_others(served: Served, tmp_path: Path) -> None:
     served.text = shown(tmp_path, "off") + shown(tmp_path, "natural", engine="2")
     answer("top", served.address, "--once", "--engine", 2)

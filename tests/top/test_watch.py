@@ -61,7 +61,7 @@ def test_an_address_needs_no_path(text: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "file:///etc/passwd", "http://", "host:port", "ftp://host", "http://[::1"]
+    "text", ["", "file:///etc/passwd", "http://", "host:port", "ftp://host", "http://[::1", "a b"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="no address"):

@@ -109,7 +109,7 @@ def parse(text: str, at: float, engine: str | None = None) -> Reading:
         from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
     except ImportError:
         raise InvalidArgumentError(
-            "figures of an engine need prometheus_client: pip install 'hybrid-blocks[top]'"
+            "figures of an engine need prometheus_client: pip install '.[top]' in the checkout"
         ) from None
 
     def samples() -> Iterator[Sample]:
@@ -138,8 +138,8 @@ def metrics_url(text: str) -> str:
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
-        parts.port  # noqa: B018 - raises for a port that is none
-    except ValueError:
+        HTTPConnection(parts.hostname or "", parts.port)  # raises for what is no host or no port
+    except (ValueError, HTTPException):
         is_address = False
     if not is_address:
         raise InvalidArgumentError(f"{text!r} is no address; write for example localhost:8000")
