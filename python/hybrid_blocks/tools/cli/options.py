@@ -75,7 +75,7 @@ def each_once(option: str, values: Sequence[T]) -> Sequence[T]:
 Speculative = Annotated[
     str | None, typer.Option("--speculative", help="Method and draft tokens of a step: mtp:2.")
 ]
-KvCacheDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bf16 or fp8.")]
+KvCacheDtype = Annotated[str, typer.Option("--kv-cache-dtype", help="auto, bf16, fp8, nvfp4.")]
 MambaSsmDtype = Annotated[
     str, typer.Option("--mamba-ssm-dtype", "--mamba-ssm-cache-dtype", help="Recurrent state.")
 ]

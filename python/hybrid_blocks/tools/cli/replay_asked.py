@@ -192,8 +192,8 @@ def planned_cache(
 def record_or_card(clock: str | None, gpu: str | None) -> tuple[Path | None, str | None]:
     """Return what ``--clock`` names if it is recorded traffic, and the kind of the planned card."""
     record = Path(clock) if clock is not None and Path(clock).is_file() else None
-    card = gpu if clock is None or record is not None else clock
-    return record, None if card is None else parse_cards(card).kind
+    card, option = (clock, "--clock") if clock is not None and record is None else (gpu, "--gpu")
+    return record, None if card is None else parse_cards(card, option).kind
 
 
 def timed_config(

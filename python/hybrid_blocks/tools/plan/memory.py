@@ -30,8 +30,10 @@ class Cards(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-def parse_cards(text: str) -> Cards:
+def parse_cards(text: str, option: str = "--gpu") -> Cards:
     """Read ``2xH100-80GB``, ``H200``, ``2x48GiB`` or ``80GB``, which is what cards are sold with.
+
+    Errors name the ``option``.
 
     Raises:
         PlanError: neither a card of the table nor a size.
@@ -39,7 +41,7 @@ def parse_cards(text: str) -> Cards:
     match = _FORM.fullmatch(text.strip())
     if match is None or match[1] == "0":
         raise PlanError(
-            f"--gpu {text!r}: write a card such as 2xH100-80GB, or a size such as 48GiB"
+            f"{option} {text!r}: write a card such as 2xH100-80GB, or a size such as 48GiB"
         )
     count = None if match[1] is None else int(match[1])
     named = re.sub(r"[\s_]+", "-", match[2].strip()).lower()
@@ -54,7 +56,8 @@ def parse_cards(text: str) -> Cards:
     near = get_close_matches(named, known, n=1)
     meant = f"; did you mean {known[near[0]]}?" if near else ""
     raise PlanError(
-        f"--gpu {text}: no such card; known are {', '.join(CARDS)}, or give its GiB: 48GiB{meant}"
+        f"{option} {text}: no such card; known are {', '.join(CARDS)}, or give its GiB: 48GiB"
+        f"{meant}"
     )
 
 
