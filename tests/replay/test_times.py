@@ -17,7 +17,7 @@ from hybrid_blocks.tools.replay import EngineConfig, ManagerName, ReplayError, b
 from hybrid_blocks.tools.replay.cache import model_cache
 from hybrid_blocks.tools.replay.config import Target
 from hybrid_blocks.tools.replay.managers import VllmOptions
-from hybrid_blocks.tools.replay.report import rows
+from hybrid_blocks.tools.replay.report import figures, rows
 from hybrid_blocks.tools.replay.run import Variant
 from hybrid_blocks.tools.replay.timed import timed
 from hybrid_blocks.tools.replay.times import MOST_STEPS, highest_step, rate_of, read_rate
@@ -240,6 +240,30 @@ def test_the_verdict_names_the_variant_whose_first_token_comes_first() -> None:
     assert float(match[1].replace(",", "")) < float(match[2].replace(",", ""))
 
 
+def test_the_verdict_of_the_highest_rates_has_the_figures_of_its_table() -> None:
+    placements = ("--placement", "learned,none", "--workload", "tools", "--limit", "40")
+    highest = ("--rate", "max", "--slo", "ttft_p95<1s,e2e_p50<9s")
+    clock = ("--max-num-seqs", "8", "--clock", "H100-80GB", *highest)
+    output = replayed(*OURS, *placements, *clock)
+    verdict = re.search(
+        r"verdict: rust learned at \S+x: first token after \S+ ms in the mean, rust none at \S+x "
+        r"\S+; requests a second within the targets: (\S+), there (\S+)\n",
+        output,
+    )
+    assert verdict is not None, output
+    row = re.search(r"within all targets +(\S+) +(\S+)\n", output)
+    assert row is not None
+    assert row.groups() == verdict.groups()
+
+
+def test_targets_that_are_kept_are_not_named_as_broken() -> None:
+    config, trace = config_of("ttft_p95<2s,tpot_p50<1s,e2e_p50<1s", max_num_seqs=1), arriving(0, 0)
+    result, _ = replay(trace, manager_name=ManagerName.RUST, cache=BLOCKS, config=config)
+    assert figures(result)["targets"] == (
+        "broken: ttft_p95<2s: 3,850 ms, e2e_p50<1s: 4,500 ms; kept: tpot_p50<1s: 1,000 ms"
+    )
+
+
 def test_a_faster_card_is_faster_and_a_faster_rate_waits_longer(tmp_path: Path) -> None:
     file = tmp_path / "times.json"
 
@@ -267,7 +291,8 @@ def test_a_faster_card_is_faster_and_a_faster_rate_waits_longer(tmp_path: Path) 
         (("--clock", "H100-80GB", "--rate", "max"), "give the targets that it keeps with --slo"),
         (("--clock", "H100-80GB", "--saturate", "--rate", "2x"), "arrive at once"),
         (("--clock", "H100-80GB", "--gpu", "H200"), "--gpu beside --clock"),
-        (("--clock", "MI300X-2"), "no such card"),
+        (("--clock", "MI300X-2"), "--clock MI300X-2: no such card"),
+        (("--clock", "0xH100"), "--clock '0xH100': write a card such as"),
         (("--clock", "48GiB"), "is not known there"),
     ],
 )

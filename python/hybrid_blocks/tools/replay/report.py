@@ -7,11 +7,12 @@ from rich.table import Table
 
 from hybrid_blocks.metrics import ENDS
 from hybrid_blocks.terminal import grid
+from hybrid_blocks.tools.replay.config import Target
 from hybrid_blocks.tools.replay.limits import LeftOut
 from hybrid_blocks.tools.replay.managers import ManagerName
 from hybrid_blocks.tools.replay.places import PLACES, PlaceCount
 from hybrid_blocks.tools.replay.result import Result
-from hybrid_blocks.tools.replay.times import MOST_STEPS, rate_of
+from hybrid_blocks.tools.replay.times import MOST_STEPS, Times, rate_of
 from hybrid_blocks.units import human
 
 MOST_NAMED = 20
@@ -145,11 +146,14 @@ def _times(result: Result) -> dict[str, str]:
         "requests a second": f"{it.requests_per_second:,.2f}",
     }
     if it.goodput is not None:
-        taken = ", ".join(f"{text}: {1e3 * value:,.0f} ms" for text, value in it.targets.items())
+        taken: dict[str, list[str]] = {"broken": [], "kept": []}
+        for text, seconds in it.targets.items():
+            is_kept = seconds <= Target.read(text).seconds
+            taken["kept" if is_kept else "broken"].append(f"{text}: {1e3 * seconds:,.0f} ms")
         shown["  within all targets"] = f"{it.goodput:,.2f}"
-        shown["targets"] = f"{'kept' if it.within_targets else 'broken'}: {taken}"
+        shown["targets"] = "; ".join(f"{how}: {', '.join(of)}" for how, of in taken.items() if of)
     if it.is_highest:
-        highest = "all keep the targets" if it.rate >= rate_of(MOST_STEPS) else f"{it.rate:.3g}x"
+        highest = "all keep the targets" if it.rate >= rate_of(MOST_STEPS) else f"{it.rate:,.4g}x"
         shown["highest rate"] = highest if it.within_targets else "none keeps the targets"
     elif it.rate != 1:
         shown["rate"] = f"{it.rate:g}x"
@@ -339,9 +343,10 @@ def verdict(results: Sequence[Result]) -> Iterator[str]:
     if best.times and other.times:
         within = " within the targets" if best.times.is_highest else ""
         yield (
-            f"{name}: first token after {best.times.ttft_mean_ms:,.0f} ms in the mean, "
-            f"{_name(other, ours)} {other.times.ttft_mean_ms:,.0f}; requests a second{within}: "
-            f"{best.times.requests_per_second:,.2f}, there {other.times.requests_per_second:,.2f}"
+            f"{name}{_at_rate(best.times)}: first token after {best.times.ttft_mean_ms:,.0f} ms in "
+            f"the mean, {_name(other, ours)}{_at_rate(other.times)} {other.times.ttft_mean_ms:,.0f}"
+            f"; requests a second{within}: {_served(best.times):,.2f}, there "
+            f"{_served(other.times):,.2f}"
         )
     gains = (
         bool(best.times) and _rank(other)[0] - _rank(best)[0] > abs(0.01 * _rank(other)[0]),
@@ -364,8 +369,19 @@ def _rank(one: Result) -> tuple[float, ...]:
     """Return less for the better result: by the times of a card, else by hits."""
     if one.times is None:
         return -one.hit_rate, -one.peak_running
-    highest = one.times.is_highest
-    return (-one.times.requests_per_second if highest else one.times.ttft_mean_ms,)
+    return (-_served(one.times) if one.times.is_highest else one.times.ttft_mean_ms,)
+
+
+def _at_rate(times: Times) -> str:
+    """Say at which rate a variant ran where each runs at its own."""
+    return f" at {times.rate:,.4g}x" if times.is_highest else ""
+
+
+def _served(times: Times) -> float:
+    """Return the requests a second that the verdict compares: at highest rates, within targets."""
+    if not times.is_highest or times.goodput is None:
+        return times.requests_per_second
+    return times.goodput
 
 
 def _alone(result: Result) -> Iterator[str]:
