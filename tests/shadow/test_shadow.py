@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hybrid_blocks.geometry.step_time import StepTime
 from hybrid_blocks.recording.record_file import ENDINGS, RecordFile, of_engine
+from hybrid_blocks.tools.replay import ReplayError
 from hybrid_blocks.tools.replay.fit import fit
 from hybrid_blocks.tools.shadow import publish
 from hybrid_blocks.tools.shadow import shadow as module
@@ -170,6 +171,14 @@ def test_records_of_two_engines_are_followed_side_by_side(
     assert [it.counts["compared", ""] for it in shadows.values()] == [NUM_REQUESTS, 400]
     assert 'requests_total{engine="0"} 600\n' in page.text
     assert 'requests_total{engine="1"} 400\n' in page.text
+
+
+def test_a_file_that_holds_no_request_is_an_error_once(path: Path) -> None:
+    path.write_text('{"timestamp": 0, "input_length": 6, "output_length": 4}\n')
+    with pytest.raises(ReplayError, match="no line holds a request; HYBRID_BLOCKS_RECORD"):
+        followed(path, shadow_of([]))
+    path.write_text("")
+    followed(path, shadow_of([]))
 
 
 def test_the_line_of_a_minute_sums_the_engines(path: Path, lines: list[Record]) -> None:

@@ -36,6 +36,7 @@ class Follower:
     """Reads the newest file of a record and the files that come after it.
 
     Attributes:
+        num_requests: lines that hold one.
         num_damaged: lines that hold no request.
         num_skipped: lines that `poll` left out.
     """
@@ -49,7 +50,7 @@ class Follower:
         """
         self._path = path
         self._stem, self._ending = split(path)
-        self.num_damaged = self.num_skipped = 0
+        self.num_requests = self.num_damaged = self.num_skipped = 0
         self._number = -1
         self._file: IO[bytes] | None = None
         self._unpacker: Any = None
@@ -138,6 +139,7 @@ class Follower:
                 if not self.num_damaged:
                     piece.remarks.append(f"a line holds no request: {error}")
                 self.num_damaged += 1
+        self.num_requests += len(piece.records)
         return piece
 
 

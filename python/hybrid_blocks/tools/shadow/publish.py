@@ -10,6 +10,7 @@ from typing import Final
 
 from hybrid_blocks.metrics import SHADOW_COUNTERS, SHADOW_GAUGES, Sample
 from hybrid_blocks.recording.record_file import engines_of, of_engine
+from hybrid_blocks.tools.replay import ReplayError
 from hybrid_blocks.tools.shadow.follow import Follower
 from hybrid_blocks.tools.shadow.shadow import ENGINE, Counts, Shadow
 
@@ -45,6 +46,11 @@ class Followed:
             shadow.say(f"follows {piece.begins}")
         shadow.take(piece.records)
         if piece.is_end:
+            if once and self._follower.num_damaged and not self._follower.num_requests:
+                raise ReplayError(
+                    "no line holds a request; HYBRID_BLOCKS_RECORD of an engine writes them, each "
+                    'with "hybrid_blocks_request", "arrival", "prompt_tokens" and "blocks"'
+                )
             self._num_growing, self._is_over = 0, once
             shadow.advance(float("inf")) if once else shadow.wait()
         shadow.counts["left_out", "skipped"] = self._follower.num_skipped
