@@ -83,6 +83,20 @@ def test_a_trace_comes_first(tmp_path: Path) -> None:
     verdict = _verdict(*QWEN, "--trace", str(path))
     assert "than vLLM: +15 % of the trace tokens, no more of 256k" in verdict["lines"][0]
     assert percent(verdict["trace"]["share"]) == "+15 %"
+    assert verdict["lines"][1] == (
+        "vLLM rounds and pads 14.0 % of a request of the trace and 0.2 % of one of 256k; the rest "
+        "is live"
+    )
+
+
+def test_a_trace_of_one_length_runs_as_many_as_the_row_of_that_length(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    line = "2024-05-01 10:00:00.00,{},24\n"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + 2 * line.format(1000))
+    found = as_json("plan", *QWEN, "--trace", str(path), "--lengths", "1k")
+    for side in ("natural", "vllm"):
+        (_, length), trace = found[side]["lengths"], found[side]["trace"]
+        assert trace["concurrency"] == pytest.approx(length["concurrency"], abs=0.01)
 
 
 def test_full_attention_has_nothing_to_gain(tmp_path: Path) -> None:

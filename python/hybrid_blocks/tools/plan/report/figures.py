@@ -1,5 +1,6 @@
 """The figures of one plan, the same for both, so that they stand side by side."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
@@ -96,12 +97,13 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     """One plan. ``lengths`` starts with the maximum length; ``trace`` is the mix of a trace.
 
-    A field means the same in both plans. ``max_concurrency`` is how many requests of the maximum
-    length run at once, and ``tokens`` that times the length. ``blocks_per_request`` counts the
-    blocks that one of them holds while it decodes. ``state_slots`` of every state group would fit
-    if nothing else were held; ``cuda_graph_batch`` is the largest ``max_num_seqs`` for which vLLM
-    captures full CUDA graphs. The ``logged`` figures are those that vLLM reckons with when it
-    starts, and writes to its log; level ``natural`` has none, nor has a vLLM that refuses to start.
+    ``trace_lost`` is the share of that mix's bytes that vLLM rounds and pads. A field means the
+    same in both plans. ``max_concurrency`` is how many requests of the maximum length run at once,
+    and ``tokens`` that times the length. ``blocks_per_request`` counts the blocks that one of them
+    holds while it decodes. ``state_slots`` of every state group would fit if nothing else were
+    held; ``cuda_graph_batch`` is the largest ``max_num_seqs`` for which vLLM captures full CUDA
+    graphs. The ``logged`` figures are those that vLLM reckons with when it starts, and writes to
+    its log; level ``natural`` has none, nor has a vLLM that refuses to start.
     """
 
     block_tokens: int
@@ -119,6 +121,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     logged_concurrency: float | None = None
     logged_blocks_per_request: int | None = None
     trace: AtLength | None = None
+    trace_lost: float | None = None
     slab_bytes: int | None = None
     num_slabs: int | None = None
     hash_block_size: int | None = None
@@ -165,6 +168,7 @@ def report_natural(
         lengths=tuple(lengths),
         trace=_at_trace(
             trace,
+            [capacity.slabs_of_first(geometry, n) for n in trace],
             [capacity.slabs_of_one(geometry, n) for n in trace],
             geometry.usable_slabs,
             max_num_seqs,
@@ -214,8 +218,13 @@ def report_vllm(
         logged_blocks_per_request=plan.blocks_per_request(limit) if plan.starts else None,
         lengths=tuple(lengths),
         trace=_at_trace(
-            trace, [plan.decode_blocks(n) for n in trace], plan.num_blocks - 1, max_num_seqs
+            trace,
+            [plan.prefill_blocks(n) for n in trace],
+            [plan.decode_blocks(n) for n in trace],
+            plan.num_blocks - 1,
+            max_num_seqs,
         ),
+        trace_lost=_lost(plan, trace) if trace else None,
         groups=tuple(
             GroupReport(
                 name=f"{group.spec.kind}.{index}",
@@ -238,19 +247,30 @@ def report_vllm(
 
 
 def _at_trace(
-    trace: Sequence[int], costs: Sequence[float], units: int, max_num_seqs: int
+    trace: Sequence[int],
+    firsts: Sequence[float],
+    others: Sequence[float],
+    units: int,
+    max_num_seqs: int,
 ) -> AtLength | None:
-    """Return the requests of a mix that fit on average: units / mean cost at full length."""
+    """Return the requests of a mix that fit on average: one computes its prompt, others decode."""
     if not trace:
         return None
-    mean_length = sum(trace) / len(trace)
-    concurrency = units * len(trace) / sum(costs)
+    mean_length, first, other = (sum(it) / len(trace) for it in (trace, firsts, others))
+    concurrency = units / first if first > units else 1 + (units - first) / other
     return AtLength(
         length=round(mean_length),
         concurrency=concurrency,
         running=min(concurrency, max_num_seqs),
         tokens=int(concurrency * mean_length),
     )
+
+
+def _lost(plan: VllmPlan, trace: Sequence[int]) -> float:
+    """Return the share of the bytes of all requests of a mix that vLLM rounds and pads."""
+    specs = Counter(member.spec for group in plan.widest_stage for member in group.members)
+    live = sum(count * live_bytes(spec, n) for n in trace for spec, count in specs.items())
+    return 1 - live / (plan.block_bytes * sum(map(plan.decode_blocks, trace)))
 
 
 def rows(plan: PlanReport) -> Iterator[tuple[str, GroupReport]]:

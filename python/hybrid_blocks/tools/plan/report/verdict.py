@@ -228,6 +228,8 @@ def _capped(named: dict[str, Gain], natural: PlanReport, vllm: PlanReport) -> li
 def _lost(named: dict[str, Gain], vllm: PlanReport) -> Iterator[str]:
     """Say which share of a request's bytes vLLM rounds and pads: no geometry saves the others."""
     shares = {}
+    if "the trace" in named and vllm.trace_lost is not None:
+        shares["the trace"] = f"{100 * vllm.trace_lost:.1f} %"
     for one in sorted(vllm.lengths, key=lambda one: one.length):
         lost = one.budget.rounding + one.budget.padding
         if one.budget.requests and short_tokens(one.length) in named:
