@@ -238,6 +238,11 @@ def test_a_trace_gives_the_lengths(tmp_path: Path) -> None:
     report = plan_report(*QWEN, "--trace", str(path))
     assert report["natural"]["trace"]["length"] == 2036
     assert report["natural"]["trace"]["concurrency"] > report["vllm"]["trace"]["concurrency"]
+    short = plan_report(*QWEN, "--trace", str(path), "--max-model-len", "2k")
+    assert [it for it in short["warnings"] if "refuses" in it] == [
+        "1 of 2 requests of the trace exceed the maximum length of 2,048, the longest has 3,048 "
+        "tokens: an engine refuses such a request"
+    ]
 
 
 def test_layers_described_by_hand_are_planned(tmp_path: Path) -> None:

@@ -238,6 +238,25 @@ def test_a_model_that_was_not_named_is_warned_of(trace: Path) -> None:
     assert "\n256 requests at once at most\n" in replay(trace, "--num-blocks", "99")
 
 
+def test_requests_longer_than_the_model_takes_are_warned_of(trace: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(
+        '{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 512, '
+        '"num_attention_heads": 4, "max_position_embeddings": 4096}'
+    )
+    rows = [json.loads(line) for line in trace.read_text().splitlines()]
+    rows[3] |= {"output_length": 4000}
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    short = run("replay", trace, "--model", config, "--memory", "1GiB", "--json", "-")
+    assert short.error.splitlines()[0] == (
+        "warning: 1 of 20 requests of the trace exceed the maximum length of 4,096, the longest "
+        "has 4,600 tokens: an engine refuses such a request"
+    )
+    assert json.loads(short.out)["requests"] == 20
+    for engine in (("--model", "Phi-4", "--memory", "8GiB"), ("--num-blocks", "9999")):
+        assert "refuses" not in run("replay", trace, *engine).error
+
+
 def test_a_request_larger_than_the_pool_stops_unless_skipped(trace: Path) -> None:
     rows = [json.loads(line) for line in trace.read_text().splitlines()]
     rows[3] |= {"input_length": 400, "hash_ids": [0]}

@@ -31,7 +31,12 @@ from hybrid_blocks.tools.cli.replay_asked import (
     timed_config,
     warn_of_defaults,
 )
-from hybrid_blocks.tools.cli.replay_run import generate_requests, read_requests, run
+from hybrid_blocks.tools.cli.replay_run import (
+    generate_requests,
+    read_requests,
+    run,
+    warn_of_lengths,
+)
 from hybrid_blocks.tools.cli.replay_show import show_replay
 from hybrid_blocks.tools.plan import Deployment
 from hybrid_blocks.tools.replay import EngineConfig, ManagerName
@@ -186,6 +191,7 @@ def replay_command(  # noqa: PLR0917 - typer reads the options from the signatur
     )
     requests = requests.at_once() if saturate else requests
     cache = cache or counted_cache(str(num_blocks), block_size, requests)
+    warn_of_lengths(requests, cache)
     results, runs = run(
         *(requests, cache, asked.variants(cache), config),
         shares=asked.shares,

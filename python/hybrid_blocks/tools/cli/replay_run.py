@@ -16,6 +16,7 @@ from rich.progress import (
 
 from hybrid_blocks.terminal import make_console
 from hybrid_blocks.tools.cli.output import warn
+from hybrid_blocks.tools.plan.report.advice import too_long
 from hybrid_blocks.tools.replay import Cache, EngineConfig, ReplayError, Result
 from hybrid_blocks.tools.replay.cache import SharedCache, share_text
 from hybrid_blocks.tools.replay.run import Runs, Variant, compare, without_worse_settings
@@ -67,6 +68,13 @@ def warn_of(trace: Trace) -> None:
     """Warn of all that a file does not tell of its requests."""
     for note in trace.notes:
         warn(note)
+
+
+def warn_of_lengths(trace: Trace, cache: Cache) -> None:
+    """Warn of requests that an engine of the cache's model refuses, where its maximum is known."""
+    limit = None if cache.model is None else cache.model.max_model_len
+    if limit is not None and (text := too_long(limit, trace.total_tokens.tolist())):
+        warn(text)
 
 
 def generate_requests(workload: str, seed: int, limit: int | None, seats: int) -> Trace:

@@ -252,6 +252,16 @@ def _too_long(who: str, fits: int, length: int, need: int, memory: int) -> str:
     )
 
 
+def too_long(limit: int, trace: Sequence[int]) -> str | None:
+    """Say how many requests of a trace an engine refuses, or nothing if it takes all of them."""
+    if not (longer := [length for length in trace if length > limit]):
+        return None
+    return (
+        f"{len(longer):,} of {len(trace):,} requests of the trace exceed the maximum length of "
+        f"{limit:,}, the longest has {max(longer):,} tokens: an engine refuses such a request"
+    )
+
+
 def advise_on_lengths(
     limit: int,
     lengths: Sequence[int],

@@ -14,7 +14,7 @@ from hybrid_blocks.geometry.step_time import step_time
 from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.model.layer import State
 from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
-from hybrid_blocks.tools.plan.report.advice import advise, advise_on_lengths, remark
+from hybrid_blocks.tools.plan.report.advice import advise, advise_on_lengths, remark, too_long
 from hybrid_blocks.tools.plan.report.figures import (
     AtLength,
     FullOf,
@@ -184,6 +184,7 @@ def make_report(plan: Plan, lengths: Sequence[int] = (), trace: Sequence[int] = 
         warnings=(
             *advise(model, deployment, plan.natural, plan.vllm, plan.vllm_refusal),
             *advise_on_lengths(plan.limit, wanted, most, natural, theirs),
+            *filter(None, (too_long(plan.limit, trace),)),
         ),
         sglang=_report_sglang(plan, found, trace),
         sglang_refusal=plan.sglang_refusal,
