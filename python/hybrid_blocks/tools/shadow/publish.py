@@ -48,8 +48,9 @@ class Followed:
         if piece.is_end:
             if once and self._follower.num_damaged and not self._follower.num_requests:
                 raise ReplayError(
-                    "no line holds a request; HYBRID_BLOCKS_RECORD of an engine writes them, each "
-                    'with "hybrid_blocks_request", "arrival", "prompt_tokens" and "blocks"'
+                    "no line holds a request; HYBRID_BLOCKS_RECORD of an engine writes lines with "
+                    "hybrid_blocks_request, arrival, block_tokens, prompt_tokens, output_tokens "
+                    "and blocks"
                 )
             self._num_growing, self._is_over = 0, once
             shadow.advance(float("inf")) if once else shadow.wait()
