@@ -33,6 +33,9 @@ LATENT_BLOCK_TOKENS: Final = MappingProxyType(
 DENSE_BLOCK_TOKENS: Final = MappingProxyType({"HPC_ATTN": 64, "B12X": 128})
 """Block of the backends of other attention that take none of 16 tokens."""
 
+DENSE_RUNS: Final = ("FLEX_ATTENTION", "HPC_ATTN", "TURBOQUANT")
+"""Backends whose kernels cannot read blocks of several layers side by side."""
+
 _WIDE_HEAD, _WIDE_TOKENS = 256, 128
 """FlashAttention 4 takes heads of this size in blocks of this size, on cards such as a B200."""
 
@@ -59,6 +62,13 @@ def block_tokens(model: Model, deployment: Deployment) -> int:
         if next(attention).head_dim == _WIDE_HEAD:
             return _WIDE_TOKENS
     return DENSE_BLOCK_TOKENS.get(backend, KERNEL_BLOCK_TOKENS)
+
+
+def reads_dense_runs(model: Model, deployment: Deployment) -> bool:
+    """Return whether the kernels that read keys and values need each layer's blocks as one run."""
+    # TurboQuant's backend alone reads the formats that spare layers.
+    is_packed = formats.spares_boundary_layers(deployment.kv_dtype(model))
+    return is_packed or (deployment.attention_backend or "").upper() in DENSE_RUNS
 
 
 def _latent_block_tokens(model: Model, deployment: Deployment) -> int:

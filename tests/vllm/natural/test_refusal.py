@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 import vllm.logger
+from hybrid_blocks.geometry.kernel_blocks import DENSE_RUNS
 from hybrid_blocks.model import Layer, Model, load_model
 from hybrid_blocks.model.layer import FullAttention, Mamba2, SlidingWindow
 from hybrid_blocks.tools.plan import Deployment
@@ -20,6 +21,7 @@ from plan_oracle import StateLayer
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 from vllm.platforms.interface import Platform
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec
 from vllm.v1.kv_cache_layout import KVCacheLayout
 
@@ -97,6 +99,13 @@ def test_a_refused_engine_plans_as_vllm_does(name: str, why: str) -> None:
     assert engine.kv_cache_config.num_blocks == stock.kv_cache_config.num_blocks
     assert engine.kv_cache_config.kv_cache_tensors == stock.kv_cache_config.kv_cache_tensors
     assert engine.config.cache_config.block_size == stock.config.cache_config.block_size
+
+
+@pytest.mark.parametrize("name", [*DENSE_RUNS, "FLASH_ATTN", "TRITON_ATTN", "B12X"])
+def test_the_backends_that_plan_knows_to_read_dense_runs_do_so(name: str) -> None:
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.bfloat16)
+    marked = refusal.mark(AttentionBackendEnum[name].get_class(), spec)
+    assert (marked != spec) is (name in DENSE_RUNS)
 
 
 def test_backends_that_take_blocks_of_all_layers_are_served() -> None:

@@ -1,6 +1,7 @@
 """Properties of a model, or of its split, that keep vLLM from running it at level ``natural``."""
 
 from hybrid_blocks.geometry.deployment import Deployment
+from hybrid_blocks.geometry.kernel_blocks import reads_dense_runs
 from hybrid_blocks.model import Model
 from hybrid_blocks.model.layer import CrossAttention, State
 from hybrid_blocks.reasons import sentence
@@ -22,6 +23,7 @@ def natural_refusals(model: Model, deployment: Deployment) -> list[str]:
     refused = {
         "cache_kind": CrossAttention.kind in kinds,
         "no_attention": kinds == {State.kind},
+        "dense_run": reads_dense_runs(model, deployment),
         "state_shapes": len(shapes) > 1,
         "compressed": model.index is not None,
         "sparse_latent": any(getattr(cache, "sparse", False) for cache in caches),

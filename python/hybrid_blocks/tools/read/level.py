@@ -35,7 +35,7 @@ def level_of(environment: Mapping[str, str]) -> str | None:
 def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Refusal | None:
     """Return which option keeps an engine from level ``natural``, None where none does."""
     refused = {
-        "aux_outputs": options.get("enable_return_routed_experts"),
+        "aux_outputs": returns_experts(options),
         "residency_metrics": options.get("kv_cache_metrics"),
         "no_hybrid_manager": options.get("disable_hybrid_kv_cache_manager"),
     }
@@ -52,6 +52,13 @@ def refusal_of(options: Mapping[str, Any], environment: Mapping[str, str]) -> Re
     with_ours = {**environment, variables.OFFLOAD.name: "1"}
     helps = connector.refused(with_ours, drafts=drafts, pp=pp) is None
     return Refusal(why, f"{variables.OFFLOAD.name}=1" if helps else None)
+
+
+def returns_experts(options: Mapping[str, Any]) -> bool:
+    """Return whether the engine has auxiliary outputs."""
+    config = options.get("aux_output_config")
+    of_config = config.get("enable_return_routed_experts") if isinstance(config, dict) else False
+    return bool(options.get("enable_return_routed_experts") or of_config)
 
 
 def figures_of(level: str | None, refusal: Refusal | None) -> str:
