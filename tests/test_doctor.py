@@ -93,6 +93,11 @@ def test_a_package_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPa
             ["--", "vllm", "serve", "Qwen3.5-27B", "--pipeline-parallel-size", "100"],
             "--pp 100 exceeds the 64 layers of Qwen3.5",
         ),
+        (["--model", "Qwen3.5-27B", "--memory", "1MiB"], "1 MiB hold no slab"),
+        (["--model", "Qwen3.5-27B", "--memory", "1GiB"], "KV of one request does not fit"),
+        (["--", "vllm", "serve", "Phi-4", "--kv-cache-memory-bytes", "1G"], "does not fit"),
+        (["--", "vllm", "serve", "Phi-4", "--max-model-len", "0"], "must be positive: 0"),
+        (["--", "vllm", "serve", "Phi-4", "-dcp", "2", "--kv-cache-dtype", "x"], "unknown dtype"),
     ],
 )
 def test_an_engine_that_cannot_be_is_one_clear_line(arguments: list[str], complaint: str) -> None:

@@ -192,6 +192,9 @@ _TO_MANAGER = "HYBRID_BLOCKS=natural reaches level manager here, because of the 
         ("natural", f"-pp 2 {_OURS}", "because of pipeline parallelism beside a KV connector"),
         ("natural", "-pp 2", "HYBRID_BLOCKS=natural: this command gets the figures of natural"),
         ("natural", "--kv-cache-metrics", "manager here, because of KV-cache residency metrics"),
+        ("natural", "--aux-output-config.enable_return_routed_experts true", "auxiliary outputs"),
+        ("natural", "--kv-cache-dtype turboquant_k8v4", "blocks as one dense run"),
+        ("natural", "--attention-backend flex_attention", "blocks as one dense run"),
         ("natural", f"{_OURS} {_EXTRA}.store lazy", "the figures of natural"),
         ("natural", _PULLS, "HYBRID_BLOCKS=natural: this command gets the figures of natural"),
         ("natural", f"{_PULLS} {_DRAFTS}", "because of drafts beside HybridNixlConnector"),
@@ -272,8 +275,8 @@ def test_doctor_reads_the_features_of_a_command() -> None:
         "-sc.method eagle3 -sc.model a/b -sc.num_speculative_tokens 3"
     )
     asked = read_features([words])
-    assert asked.model.name == "Qwen3.5-27B"
-    assert (asked.level, asked.scheduler) == ("natural", "hybrid_blocks.vllm.Scheduler")
+    assert asked.command.model.name == "Qwen3.5-27B"
+    assert (asked.command.level, asked.scheduler) == ("natural", "hybrid_blocks.vllm.Scheduler")
     are_on = ("lora", "priorities", "residency_metrics", "flop_metrics", "sampling_masks")
     drafts, connector = Speculative("eagle3", 3), "OffloadingConnector"
     parallel = Features(speculative=drafts, connector=connector, tp=2, dcp=2, pp=2)
@@ -293,6 +296,27 @@ def test_doctor_reads_the_features_of_a_command() -> None:
 )
 def test_features_that_no_command_asks_for_are_defaults(arguments: str, features: Features) -> None:
     assert read_features([f"vllm serve Qwen/Qwen3.5-27B {arguments}"]).features == features
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unplanned"),
+    [
+        ("--kv-cache-dtype fp8 --max-model-len 4k --max-num-seqs 16", None),
+        ("-dcp 2 --max-num-seqs 16", "context parallelism cannot be planned"),
+        ("--kv-cache-dtype-skip-layers 0 --max-num-seqs 16", "caches of two types cannot be plan"),
+        ("-sc.method eagle3 -sc.num_speculative_tokens 3", "the layers of its drafter cannot be"),
+    ],
+)
+def test_doctor_prices_what_plan_plans(arguments: str, unplanned: str | None) -> None:
+    text = f"vllm serve Qwen/Qwen3.5-27B {arguments}"
+    asked = read_features([text])
+    if unplanned is None:
+        assert (asked.command, asked.unplanned) == (read_command([text]), None)
+    else:
+        assert unplanned in str(asked.unplanned)
+        with pytest.raises(PlanError, match=re.escape(str(asked.unplanned))):
+            read_command([text])
+    assert asked.command.deployment.max_num_seqs == (16 if "seqs" in arguments else SEQUENCES)
 
 
 def test_options_in_a_file_are_read_before_those_of_the_command(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_a_server_without_options_has_vllms_defaults_on_the_card(
 def test_doctor_takes_the_layers_of_each_stage() -> None:
     asked = read_features([f"VLLM_PP_LAYER_PARTITION=48,16 {QWEN}"])
     assert asked.features.pp_partition == (48, 16)
-    check_model(asked.model, asked.features)
+    check_model(asked.command.model, asked.features)
     wrong = read_features([f"VLLM_PP_LAYER_PARTITION=48,17 {QWEN}"])
     with pytest.raises(PlanError, match="sum up to the 64"):
-        check_model(wrong.model, wrong.features)
+        check_model(wrong.command.model, wrong.features)

@@ -206,7 +206,7 @@ def test_documents_show_commands() -> None:
 def test_each_command_of_the_documents_is_planned(text: str) -> None:
     text = re.sub(r"MODEL|build/small/\w+", "Qwen/Qwen3.5-27B", text)
     assert read_command([text]).model.num_layers
-    assert read_features([text]).model.num_layers
+    assert read_features([text]).command.model.num_layers
 
 
 NEVER = "from_the_file"

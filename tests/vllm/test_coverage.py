@@ -193,6 +193,58 @@ def test_less_than_what_is_asked_for_is_exit_code_3(monkeypatch: pytest.MonkeyPa
     assert "this command: level natural, scheduler by default" in output
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "why"),
+    [
+        ("Qwen3.5-27B", "--enable-return-routed-experts", "auxiliary outputs"),
+        ("Gemma-3-27B", "--disable-hybrid-kv-cache-manager", "no hybrid KV cache manager"),
+        ("Qwen3.5-27B", "--kv-cache-dtype-skip-layers 0", "layers without KV quantization"),
+        ("Qwen3.5-27B", "--use-replayssm", "ReplaySSM"),
+        ("Phi-4", "--attention-backend FLEX_ATTENTION", "blocks as one dense run"),
+        ("Qwen3.5-27B", "--kv-cache-dtype turboquant_k8v4", "blocks as one dense run"),
+    ],
+)
+def test_an_option_that_level_natural_refuses_is_less(model: str, options: str, why: str) -> None:
+    code, output = ask(*options.split(), model=model, level="natural")
+    assert code == 3
+    assert re.search(f"natural        no: .*{why}\n", output)
+    assert "manager        yes" in output
+    assert ("one call       no: auxiliary outputs" in output) is (why == "auxiliary outputs")
+
+
+def test_states_need_the_hybrid_manager_of_vllm() -> None:
+    code, output = ask("--disable-hybrid-kv-cache-manager")
+    assert code == 2
+    assert "vLLM plans no KV cache: Failed to promote" in output
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--kv-cache-dtype fp8 --mamba-ssm-cache-dtype bfloat16",
+        "--max-num-seqs 16",
+        "--max-model-len 4096",
+        "--kv-cache-memory-bytes 21474836480",
+    ],
+)
+def test_the_cost_is_that_of_the_plan(options: str) -> None:
+    words = ["--", "vllm", "serve", "Qwen3.5-27B", *options.split()]
+    memory = [] if "memory" in options else ["--memory", "24GiB"]
+    length = "4k" if "len" in options else "8k"
+    report = json.loads(answer("plan", "--json", "-", *memory, "--lengths", length, *words))
+    natural, theirs = (int(report[it]["lengths"][-1]["running"]) for it in ("natural", "vllm"))
+    output = ask(*options.split())[1]
+    size = "20 GiB" if "memory" in options else "24 GiB"
+    tokens = "4,096" if "len" in options else "8,192"
+    assert f"cost           in {size} {natural} requests of {tokens} tokens run at once" in output
+    assert f"natural, and {theirs} at the other levels" in output
+
+
+def test_a_cost_that_cannot_be_planned_says_why() -> None:
+    output = ask("-dcp", "2", "-tp", "8")[1]
+    assert "cost           not known: --decode-context-parallel-size 2: context par" in output
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_this_packages_connectors_keep_level_natural_but_for_drafts_beside_reads(name: str) -> None:
     output = ask(*connector(name))[1]

@@ -14,7 +14,6 @@ from hybrid_blocks.tools.cli.words import pasted
 from hybrid_blocks.tools.doctor.packages import EXTRAS, kernels_by, rows
 from hybrid_blocks.tools.read.features import read_features
 from hybrid_blocks.tools.read.vllm_variables import PARTITION
-from hybrid_blocks.units import parse_memory
 from hybrid_blocks.variables import LEVEL, VARIABLES
 
 
@@ -53,7 +52,7 @@ def doctor(
         words, model = [*assignments, "vllm", "serve", str(model)], None
     asked = read_features(words, model)
     features = replace(asked.features, images=images, logprobs=logprobs)
-    print_reach(replace(asked, features=features), parse_memory(memory))
+    print_reach(replace(asked, features=features), memory, is_given="memory" in given)
 
 
 def _print_installation() -> None:

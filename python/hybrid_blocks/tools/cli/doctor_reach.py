@@ -3,19 +3,19 @@
 import logging
 from typing import TYPE_CHECKING
 
-import msgspec
 import typer
+from msgspec.structs import replace
 
 import hybrid_blocks
 from hybrid_blocks import variables
-from hybrid_blocks.geometry.deployment import Deployment
-from hybrid_blocks.model import PlanError
 from hybrid_blocks.terminal import plain
+from hybrid_blocks.tools.cli.plan_case import case_of_command
 from hybrid_blocks.tools.doctor.environment import allow_no_gpu, need_vllm
 from hybrid_blocks.tools.doctor.features import check_model
+from hybrid_blocks.tools.plan.natural_refusals import natural_refusals
 from hybrid_blocks.tools.plan.report import Plan
 from hybrid_blocks.tools.read.features import Asked
-from hybrid_blocks.units import human
+from hybrid_blocks.units import human, parse_memory
 from hybrid_blocks.vllm.level import Level
 
 if TYPE_CHECKING:
@@ -28,37 +28,41 @@ _LENGTH = 8192
 _SCHEDULERS = ("hybrid_blocks.vllm.Scheduler", "hybrid_blocks.vllm.AsyncScheduler")
 
 
-def print_reach(asked: Asked, memory_bytes: int) -> None:
+def print_reach(asked: Asked, memory: str, *, is_given: bool) -> None:
     """Print how far an engine gets, what that costs, and what its log will say.
+
+    ``memory`` is a default unless it ``is_given``.
 
     Raises:
         InvalidArgumentError: vLLM is not installed.
+        PlanError: the memory holds no request of the maximum length.
         typer.Exit: it gets less than its command asks for.
     """
-    check_model(asked.model, asked.features)
+    command = asked.command
+    check_model(command.model, asked.features)
+    cost = _cost(asked, memory, is_given=is_given)
     allow_no_gpu()
     need_vllm(", or read docs/coverage.md: the level of every built-in model with every feature")
     found, release = _reach(asked)
     lines = [
-        f"model          {asked.model.name}",
+        f"model          {command.model.name}",
         "by             an engine of the installed vLLM, without weights",
         _line("natural", found.level is Level.NATURAL, found.why_not_natural),
         _line("manager", found.manager_level is Level.MANAGER, found.why_not_manager),
         _line("one call", found.is_one_call, found.why_not_one_call),
         f"HYBRID_BLOCKS=natural reaches level {found.level}",
         f"decoding requests are scheduled: {_scheduled(found)}",
+        f"cost           {cost}",
+        f"log            {_log_line(found, release, Level.NATURAL)}",
     ]
-    if cost := _cost(asked, memory_bytes):
-        lines.append(f"cost           {cost}")
-    lines.append(f"log            {_log_line(found, release, Level.NATURAL)}")
-    if asked.level != Level.NATURAL:
+    if command.level != Level.NATURAL:
         lines.append(f"log by default {_log_line(found, release, Level.MANAGER)}")
     events = variables.EVENTS.value()
     lines.append(f"events         {variables.EVENTS.name}={events}: {variables.EVENTS.effect}")
-    if found.level is Level.NATURAL and asked.level != Level.NATURAL:
+    if found.level is Level.NATURAL and command.level != Level.NATURAL:
         record = f"{variables.RECORD.name}=FILE"
         lines.append(f"beside it      {record}, then hybrid-blocks shadow FILE: what natural gains")
-    level = asked.level or "manager, as HYBRID_BLOCKS is not set"
+    level = command.level or "manager, as HYBRID_BLOCKS is not set"
     lines.append(f"this command: level {level}, scheduler {asked.scheduler or 'by default'}")
     typer.echo("\n".join(map(plain, lines)))
     if not _is_reached(asked, found):
@@ -68,7 +72,7 @@ def print_reach(asked: Asked, memory_bytes: int) -> None:
 
 def _is_reached(asked: Asked, found: "Reach") -> bool:
     """Return whether the engine reaches the level and the scheduler that its command asks for."""
-    levels, level = list(Level), Level(asked.level or Level.MANAGER)
+    levels, level = list(Level), Level(asked.command.level or Level.MANAGER)
     reached = found.level if level is Level.NATURAL else found.manager_level
     is_one_call = asked.scheduler not in _SCHEDULERS or found.is_one_call
     return levels.index(reached) >= levels.index(level) and is_one_call
@@ -89,11 +93,13 @@ def _reach(asked: Asked) -> tuple["Reach", str]:
     from hybrid_blocks.tools.doctor.answer import reach  # noqa: PLC0415 - wants vLLM
     from hybrid_blocks.vllm.surface.support import release_of  # noqa: PLC0415
 
+    model, deployment = asked.command.model, asked.command.deployment
+    refused = next(iter(natural_refusals(model, deployment)), None)
     # An engine that serves no request logs nothing that a user needs.
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        found = reach(asked.model, asked.features)
+        found = reach(model, asked.features, refused)
     finally:
         logging.disable(before)
     return found, release_of(vllm.__version__) or vllm.__version__
@@ -110,31 +116,22 @@ def _log_line(found: "Reach", release: str, asked: Level) -> str:
     return f"hybrid_blocks {version} in vLLM {release}: level {level}{why}; groups: …"
 
 
-def _cost(asked: Asked, memory_bytes: int) -> str | None:
-    """Return how many requests of 8k tokens run at once at each level, None if it is not known."""
-    model, features = asked.model, asked.features
-    if features.dcp > 1 or features.pcp > 1:
-        return None
-    drafts = features.speculative
-    deployment = Deployment(
-        tp=max(features.tp, 1),
-        pp=features.pp,
-        pp_partition=features.pp_partition,
-        num_speculative_tokens=drafts.num_tokens if drafts else 0,
-        mamba_cache_mode="align" if features.prefix_caching else "none",
-    )
-    try:
-        length = min(_LENGTH, deployment.length(model))
-        limited = msgspec.structs.replace(deployment, max_model_len=length)
-        at = Plan(model, memory_bytes, limited).at(length)
-    except PlanError:
-        return None
-    if at.vllm is None:
-        return None
-    natural, theirs = int(at.natural.concurrency), int(at.vllm.concurrency)
+def _cost(asked: Asked, memory: str, *, is_given: bool) -> str:
+    """Return how many requests of 8k tokens run at once at each level, or why it is not known."""
+    if asked.unplanned is not None:
+        return f"not known: {asked.unplanned}"
+    command = asked.command
+    if not is_given and command.memory_bytes is None:
+        # A default refuses no engine: the length is cut to it.
+        command = replace(command, fits=True, memory_bytes=parse_memory(memory))
+    model, memory_bytes, deployment, _ = case_of_command(command, memory if is_given else None)
+    plan = Plan(model, memory_bytes, deployment)
+    length = min(_LENGTH, plan.limit)
+    at = plan.at(length)
+    theirs = plan.vllm_refusal if at.vllm is None else f"{int(at.vllm.running):,}"
     return (
-        f"in {human(memory_bytes)} {natural:,} requests of {length:,} tokens run at once at level "
-        f"natural, and {theirs:,} at the other levels"
+        f"in {human(memory_bytes)} {int(at.natural.running):,} requests of {length:,} tokens run "
+        f"at once at level natural, and {theirs} at the other levels"
     )
 
 

@@ -13,6 +13,7 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.cli.options import Given, each_once
 from hybrid_blocks.tools.cli.words import append
 from hybrid_blocks.tools.plan.memory import (
+    Cards,
     Estimate,
     memory_of_gpu,
     note_excess,
@@ -21,7 +22,7 @@ from hybrid_blocks.tools.plan.memory import (
 )
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
 from hybrid_blocks.tools.plan.vllm import plan_vllm
-from hybrid_blocks.tools.read.command import read_command, with_defaults
+from hybrid_blocks.tools.read.command import Command, read_command, with_defaults
 from hybrid_blocks.units import parse_memory, parse_tokens
 
 
@@ -114,6 +115,11 @@ def plan_of_command(  # noqa: PLR0917 - what stands before the command
     cards = None if gpu is None else parse_cards(gpu)
     command = read_command(words, source, cards)
     append(context, command.shown)
+    return case_of_command(command, memory, cards)
+
+
+def case_of_command(command: Command, memory: str | None, cards: Cards | None = None) -> Case:
+    """Return the case of a command in the memory of ``--memory``, else in its own or the cards'."""
     memory_bytes = command.memory_bytes
     if memory is not None and memory_bytes is not None:
         raise PlanError(

@@ -59,6 +59,9 @@ def probed(engine: Engine) -> Probe:
         # The decoder that stands for the model has no encoder.
         scheduler.max_num_encoder_input_tokens = _ENCODER_TOKENS
         scheduler.encoder_cache_manager = EncoderCacheManager(_ENCODER_TOKENS)
+    if engine.features.aux_outputs:
+        # Workers make these outputs, and here there are none.
+        scheduler.aux_output_connector.take_output = lambda *_: None
     probe = Probe(scheduler)
     hasher = kv_cache_utils.get_request_block_hasher(scheduler.hash_block_size, sha256)
     for number in range(NUM_REQUESTS):
@@ -166,10 +169,11 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
         return ONE_CALL if self.is_one_call else VLLMS
 
 
-def reach(model: Model, features: Features) -> Reach:
+def reach(model: Model, features: Features, refused: str | None = None) -> Reach:
     """Construct the engine and return how far it gets on a GPU.
 
-    Raises ``PlanError`` where vLLM itself refuses the engine.
+    ``refused`` is why level ``natural`` refuses an engine that has more than ``features``. Raises
+    ``PlanError`` where vLLM itself refuses the engine.
     """
     with at_level(Level.MANAGER):
         engine = Engine(model, features)
@@ -180,7 +184,7 @@ def reach(model: Model, features: Features) -> Reach:
         if level is not Level.MANAGER:
             why_not_manager = grant(Level.MANAGER).reason or _uncovered(engine, probe)
         natural = why_not_manager or grant(Level.NATURAL).reason
-        natural = natural or refusal.reason(engine.asked, engine.specs)
+        natural = natural or refusal.reason(engine.asked, engine.specs) or refused
         return Reach(
             level=level if natural else Level.NATURAL,
             why_not_natural=natural,

@@ -150,6 +150,10 @@ class Engine:
         except ValueError as error:
             raise PlanError(f"vLLM refuses this engine: {_first_line(error)}") from error
         self.config.model_config.return_sampling_mask = features.sampling_masks
+        # vLLM's checks of these ask for a model that the stand-in is not.
+        self.config.aux_output_config.enable_return_routed_experts = features.aux_outputs
+        self.config.cache_config.use_replayssm = features.replay_ssm
+        self.config.cache_config.kv_cache_dtype_skip_layers = list(features.spared_layers)
         cache_mode = "align" if is_hybrid and features.prefix_caching else "none"
         self.config.cache_config.mamba_cache_mode = cache_mode  # type: ignore[assignment]
         # Workers on CUDA report this layout to engine cores.
@@ -229,6 +233,7 @@ class Engine:
                     is_encoder_decoder=False,
                     async_scheduling=False,
                     policy="priority" if features.priorities else "fcfs",
+                    disable_hybrid_kv_cache_manager=features.no_hybrid_manager or None,
                 ),
                 **self._further(served, served.model),
             )

@@ -78,7 +78,8 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     ``connector`` is the name of a class. ``tp``, ``dcp``, ``pcp`` and ``pp`` count
     the ranks of tensor, decode context, prefill context and pipeline parallelism; ``tp`` 0 stands
     for as few as ``dcp`` asks for. ``pp_partition`` counts the layers of each pipeline stage. With
-    ``images``, requests have image inputs.
+    ``images``, requests have image inputs. ``spared_layers`` are those whose keys and values stay
+    unquantized.
     """
 
     speculative: Speculative | None = None
@@ -96,6 +97,10 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     residency_metrics: bool = False
     flop_metrics: bool = False
     sampling_masks: bool = False
+    aux_outputs: bool = False
+    replay_ssm: bool = False
+    no_hybrid_manager: bool = False
+    spared_layers: tuple[str, ...] = ()
     prefix_caching: bool = True
 
     def __post_init__(self) -> None:

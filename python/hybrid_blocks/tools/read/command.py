@@ -60,10 +60,13 @@ def read_command(
     ``cards`` decide what vLLM takes for options that are left out.
     """
     found = find_server(words)
-    return read_arguments(found.arguments, lambda parsed: _of_server(found, parsed, source, cards))
+    return read_arguments(found.arguments, lambda parsed: of_server(found, parsed, source, cards))
 
 
-def _of_server(found: Words, parsed: Parsed, source: str | None, cards: Cards | None) -> Command:
+def of_server(
+    found: Words, parsed: Parsed, source: str | None = None, cards: Cards | None = None
+) -> Command:
+    """Make a command of the words that start a server, and of its options."""
     level = level_of(found.environment)
     command = of_options(parsed.values, parsed.model, found.environment, source, cards)
     reasons = natural_refusals(command.model, command.deployment)

@@ -1,7 +1,7 @@
 """A pasted command as the features that ``doctor`` asks about."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -9,20 +9,30 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.doctor.features import METHODS, Features, Speculative
 from hybrid_blocks.tools.read import speculative
 from hybrid_blocks.tools.read.arguments import Parsed, read_arguments
-from hybrid_blocks.tools.read.command import find_model
-from hybrid_blocks.tools.read.level import feature_of, level_of
+from hybrid_blocks.tools.read.command import Command, of_server
+from hybrid_blocks.tools.read.level import feature_of, returns_experts
 from hybrid_blocks.tools.read.options import shown
-from hybrid_blocks.tools.read.vllm_variables import leaves_plugin_out, partition_of
+from hybrid_blocks.tools.read.vllm_variables import leaves_plugin_out
 from hybrid_blocks.tools.read.words import Words, find_server
+
+_UNPLANNED: Final = (
+    *("decode_context_parallel_size", "prefill_context_parallel_size", "use_replayssm"),
+    *("kv_cache_dtype_skip_layers", "disable_hybrid_kv_cache_manager"),
+    *("speculative_config", "spec_method", "spec_model", "spec_tokens"),
+)
+"""Options that the level of an engine is known with, although not always its plan."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine of a command; ``level`` and ``scheduler`` are what it asks for itself."""
+    """The engine of a command; ``scheduler`` is what it asks for itself.
 
-    model: Model
+    Where the engine cannot be planned, ``unplanned`` says why, and ``command`` lacks such options.
+    """
+
+    command: Command
     features: Features
-    level: str | None
     scheduler: str | None
+    unplanned: str | None
 
 
 def read_features(words: Sequence[str], source: str | None = None) -> Asked:
@@ -35,15 +45,11 @@ def _of_server(found: Words, parsed: Parsed, source: str | None) -> Asked:
     options = parsed.values
     if left_out := leaves_plugin_out(found.environment):
         raise PlanError(f"{left_out}; without it the level is off")
-    name = source or options.get("hf_config_path") or parsed.model
-    if name is None:
-        raise PlanError("the command names no model: vllm serve MODEL …")
-    overrides = options.get("hf_overrides")
-    model = find_model(name, overrides if isinstance(overrides, dict) else None)
+    command, unplanned = _planned(found, parsed, source)
     return Asked(
-        model=model,
+        command=command,
         features=Features(
-            speculative=_drafts(options, model, parsed.model),
+            speculative=_drafts(options, command.model, parsed.model),
             connector=feature_of(options, found.environment),
             encoder_connector=options.get("ec_transfer_config") is not None,
             lora=bool(options.get("enable_lora")),
@@ -51,16 +57,32 @@ def _of_server(found: Words, parsed: Parsed, source: str | None) -> Asked:
             tp=options.get("tensor_parallel_size", 0),
             dcp=options.get("decode_context_parallel_size", 1),
             pcp=options.get("prefill_context_parallel_size", 1),
-            pp=options.get("pipeline_parallel_size", 1),
-            pp_partition=partition_of(found.environment),
+            pp=command.deployment.pp,
+            pp_partition=command.deployment.pp_partition,
             residency_metrics=bool(options.get("kv_cache_metrics")),
             flop_metrics=bool(options.get("enable_mfu_metrics")),
             sampling_masks=bool(options.get("return_sampling_mask")),
+            aux_outputs=returns_experts(options),
+            replay_ssm=bool(options.get("use_replayssm")),
+            no_hybrid_manager=bool(options.get("disable_hybrid_kv_cache_manager")),
+            spared_layers=tuple(options.get("kv_cache_dtype_skip_layers") or ()),
             prefix_caching=options.get("enable_prefix_caching") is not False,
         ),
-        level=level_of(found.environment),
         scheduler=options.get("scheduler_cls"),
+        unplanned=unplanned,
     )
+
+
+def _planned(found: Words, parsed: Parsed, source: str | None) -> tuple[Command, str | None]:
+    """Return what ``plan`` takes of a command, and why it does not take all, None if it does."""
+    rest = {name: value for name, value in parsed.values.items() if name not in _UNPLANNED}
+    try:
+        return of_server(found, parsed, source), None
+    except PlanError as error:
+        if rest == parsed.values:
+            raise
+        why = str(error)
+    return of_server(found, Parsed(parsed.model, rest), source), why
 
 
 def _drafts(options: Mapping[str, Any], model: Model, name: str | None) -> Speculative | None:
