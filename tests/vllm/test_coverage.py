@@ -245,6 +245,15 @@ def test_a_cost_that_cannot_be_planned_says_why() -> None:
     assert "cost           not known: --decode-context-parallel-size 2: context par" in output
 
 
+def test_a_model_of_states_alone_runs_at_level_manager(tmp_path: Path) -> None:
+    fields = {"model_type": "mamba2", "num_hidden_layers": 4, "hidden_size": 1024, "num_heads": 32}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**fields, "head_dim": 64, "state_size": 128, "n_groups": 1}))
+    output = answer("doctor", "--model", path)
+    assert "natural        no: no attention layer\n" in output
+    assert "manager        yes" in output
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_this_packages_connectors_keep_level_natural_but_for_drafts_beside_reads(name: str) -> None:
     output = ask(*connector(name))[1]

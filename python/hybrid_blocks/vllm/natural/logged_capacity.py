@@ -61,16 +61,19 @@ def with_stock_blocks(
 
     Follows ``Platform._align_hybrid_block_size``.
     """
-    states = [spec for spec in specs.values() if is_state(spec)]
+    states: list[Any] = [spec for spec in specs.values() if is_state(spec)]
     if not states:
         return dict(specs)
-    first: Any = next(spec for spec in specs.values() if not is_state(spec))
+    align = states[0].mamba_cache_mode == "align"
+    first: Any = next((spec for spec in specs.values() if not is_state(spec)), None)
+    if first is None:
+        own = vllm_config.cache_config.block_size
+        return {name: replace(it, block_size=own) if align else it for name, it in specs.items()}
     per_token, block = first.page_size_bytes // first.block_size, first.block_size
     if current_platform.is_cpu() and not vllm_config.cache_config.user_specified_block_size:
         block = CPU_BLOCK_TOKENS
     if isinstance(first, MLAAttentionSpec):
         block = max(block, LATENT_KERNEL_BLOCK_TOKENS)
-    align = states[0].mamba_cache_mode == "align"
     if align and all(map(_keeps_to_grid, states)):
         block = lcm(block, FLASHINFER_TOKENS)
     inflated = block * ceil_div(max(s.page_size_bytes for s in states), block * per_token)
