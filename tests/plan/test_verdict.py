@@ -81,8 +81,8 @@ def test_a_trace_comes_first(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-01 10:00:00.00,1000,24\n")
     verdict = _verdict(*QWEN, "--trace", str(path))
-    assert "than vLLM: +15 % of the trace tokens, no more of 256k" in verdict["lines"][0]
-    assert percent(verdict["trace"]["share"]) == "+15 %"
+    assert "than vLLM: +16 % of the trace tokens, no more of 256k" in verdict["lines"][0]
+    assert percent(verdict["trace"]["share"]) == "+16 %"
     assert verdict["lines"][1] == (
         "vLLM rounds and pads 14.0 % of a request of the trace and 0.2 % of one of 256k; the rest "
         "is live"
