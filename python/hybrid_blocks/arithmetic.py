@@ -49,3 +49,11 @@ def tokens_of_short(
 def round_up(value: int, multiple: int) -> int:
     """Smallest multiple of ``multiple`` not below ``value``."""
     return ceil_div(value, multiple) * multiple
+
+
+def requests_that_fit(units: float, first: float, other: float) -> float:
+    """Return how many requests ``units`` of memory hold, with a fraction.
+
+    One computes its prompt and takes ``first``; each of the others decodes and takes ``other``.
+    """
+    return units / first if first > units else 1 + (units - first) / other

@@ -8,6 +8,7 @@ vLLM's figure, treats slabs as divisible and stays below the next whole number.
 from collections.abc import Callable
 from typing import Final
 
+from hybrid_blocks.arithmetic import requests_that_fit
 from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.model.layer import State
 
@@ -27,8 +28,7 @@ def concurrency(geometry: ArenaPlan, length: int) -> float:
     """
     decode = slabs_of_one(geometry, length)
     prefill = slabs_of_first(geometry, length)
-    slabs = geometry.usable_slabs
-    ideal = slabs / prefill if prefill > slabs else 1 + (slabs - prefill) / decode
+    ideal = requests_that_fit(geometry.usable_slabs, prefill, decode)
     return min(ideal, requests(geometry, length) + _ALMOST_ONE)
 
 

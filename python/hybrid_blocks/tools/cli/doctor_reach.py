@@ -128,9 +128,9 @@ def _cost(asked: Asked, memory: str, *, is_given: bool) -> str:
     plan = Plan(model, memory_bytes, deployment)
     length = min(_LENGTH, plan.limit)
     at = plan.at(length)
-    theirs = plan.vllm_refusal if at.vllm is None else f"{int(at.vllm.running):,}"
+    theirs = plan.vllm_refusal if at.vllm is None else f"{at.vllm.whole:,}"
     return (
-        f"in {human(memory_bytes)} {int(at.natural.running):,} requests of {length:,} tokens run "
+        f"in {human(memory_bytes)} {at.natural.whole:,} requests of {length:,} tokens run "
         f"at once at level natural, and {theirs} at the other levels"
     )
 

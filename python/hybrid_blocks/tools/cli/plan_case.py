@@ -22,7 +22,7 @@ from hybrid_blocks.tools.plan.memory import (
 )
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
 from hybrid_blocks.tools.plan.vllm import plan_vllm
-from hybrid_blocks.tools.read.command import Command, read_command, with_defaults
+from hybrid_blocks.tools.read.command import OF_BATCH, Command, read_command, with_defaults
 from hybrid_blocks.units import parse_memory, parse_tokens
 
 
@@ -49,8 +49,7 @@ def case_of_gpu(
     cards, (model, deployment) = parse_cards(gpu), planned
     if "tp" not in given and "pp" not in given:
         deployment = msgspec.structs.replace(deployment, tp=cards.count or 1)
-    of_batch = ("max_num_seqs", "max_num_batched_tokens")
-    options = {name: getattr(deployment, name) for name in of_batch if name in given}
+    options = {name: getattr(deployment, name) for name in OF_BATCH if name in given}
     model, deployment = with_defaults(model, on_cards(deployment, cards), options, cards)
     if memory is not None:
         memory_bytes = parse_memory(memory)

@@ -331,6 +331,10 @@ def defaults_of(cards: Cards | None) -> tuple[int, int]:
     return (8192, 1024) if cards.total_bytes >= 70 * 2**30 and not is_a100 else (2048, 256)
 
 
+OF_BATCH: Final = ("max_num_seqs", "max_num_batched_tokens")
+"""Options of a step's size, for which vLLM has defaults by the card."""
+
+
 def with_defaults(
     model: Model, deployment: Deployment, options: Mapping[str, Any], cards: Cards
 ) -> tuple[Model, Deployment]:

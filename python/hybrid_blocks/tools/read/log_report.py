@@ -14,7 +14,7 @@ from hybrid_blocks.model import Model, PlanError
 from hybrid_blocks.tools.plan.memory import parse_cards
 from hybrid_blocks.tools.plan.report import Plan, Report, make_report
 from hybrid_blocks.tools.plan.report.verdict import typical_lengths
-from hybrid_blocks.tools.read.command import of_options
+from hybrid_blocks.tools.read.command import OF_BATCH, of_options
 from hybrid_blocks.tools.read.log_figures import (
     Figures,
     compare_figures,
@@ -139,7 +139,6 @@ def _plain(text: str) -> Any:
 _COUNTS_REQUESTS: Final = (0, 20, 1, True)
 _BATCHES_IN_FLIGHT: Final = (0, 26)
 _ASSUMED: Final = "is assumed, as vLLM does"
-_OF_BATCH: Final = ("max_num_seqs", "max_num_batched_tokens")
 
 
 class Running(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,7 +239,7 @@ def _deployment(
     name = options.pop("model", None) or log.first("banner_model")
     if name is None and source is None:
         raise PlanError("the log does not name its model: put the model before --log")
-    options |= {name: given[name] for name in _OF_BATCH if name in given}
+    options |= {name: given[name] for name in OF_BATCH if name in given}
     cards = parse_cards(given["card"]) if given.get("card") else None
     command = of_options(options, name, {}, source, cards)
     deployment = command.deployment

@@ -171,7 +171,7 @@ def _is_same(at: At) -> bool:
 
 def _sglang(found: Sequence[At]) -> tuple[str, ...] | None:
     held = [at.sglang for at in found if at.sglang is not None]
-    return tuple(f"{int(at.running):,}" for at in held) or None
+    return tuple(f"{at.whole:,}" for at in held) or None
 
 
 def _steps(longest: int) -> list[int]:
@@ -234,7 +234,7 @@ def _full(full: FullOf, runs: tuple[Run, ...]) -> Full:
 def _whole(full: FullOf) -> str:
     """Return how many whole requests run, and whether an option caps them."""
     capped = " (max_num_seqs)" if full.running < full.concurrency else ""
-    return f"{int(full.running):,}{capped}"
+    return f"{full.whole:,}{capped}"
 
 
 def _binds(full: FullOf, runs: tuple[Run, ...]) -> str:

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from hybrid_blocks.arithmetic import requests_that_fit
 from hybrid_blocks.geometry import capacity
 from hybrid_blocks.geometry.arena import ArenaPlan
 from hybrid_blocks.tools.plan.vllm import VllmPlan
@@ -257,7 +258,7 @@ def _at_trace(
     if not trace:
         return None
     mean_length, first, other = (sum(it) / len(trace) for it in (trace, firsts, others))
-    concurrency = units / first if first > units else 1 + (units - first) / other
+    concurrency = requests_that_fit(units, first, other)
     return AtLength(
         length=round(mean_length),
         concurrency=concurrency,

@@ -5,6 +5,7 @@ Follows ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` (0.33).
 
 import msgspec
 
+from hybrid_blocks.arithmetic import requests_that_fit
 from hybrid_blocks.geometry.deployment import Deployment, stages
 from hybrid_blocks.model import Layer, Model, PlanError, Rank
 from hybrid_blocks.model.layer import FullAttention, SparseIndex, State
@@ -61,10 +62,8 @@ class VllmPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def concurrency(self, length: int) -> float:
         """`requests` with a fraction: what is left over one more decoding request."""
-        usable, first = self.num_blocks - 1, self.prefill_blocks(length)
-        if first > usable:
-            return usable / first
-        return 1 + (usable - first) / self.decode_blocks(length)
+        first, other = self.prefill_blocks(length), self.decode_blocks(length)
+        return requests_that_fit(self.num_blocks - 1, first, other)
 
     @property
     def max_concurrency(self) -> float:
